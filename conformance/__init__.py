@@ -1,0 +1,3 @@
+"""Conformance suite and harness for operations described as data, QSAPrepare first."""
+
+__version__ = "0.1.0"

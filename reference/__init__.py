@@ -1,0 +1,1 @@
+"""NumPy references of the operations; usable and readable alone."""
