@@ -195,9 +195,7 @@ def _cells(row: Array) -> list[Cell]:
 
 def _number(cell: Cell) -> Number:
     if cell is None:
-        raise ValueError(
-            "an unspecified element (None) was read; give a number wherever the contract reads the input"
-        )
+        raise ValueError("an unspecified element (None) was read; give a number wherever the contract reads the input")
     return cell
 
 

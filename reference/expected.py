@@ -1,0 +1,50 @@
+"""What a reference says of an output: values, bounds, and which elements are specified at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region of one output and what stands there.
+
+    `index` selects the region: ``output[index]`` has the shape of `value`. `bound` and `quality` have it too, in
+    float64, or are None for a copy. `clause` is the one that a wrong element breaks.
+    """
+
+    region: str
+    clause: str
+    index: tuple[Any, ...]
+    value: Array
+    bound: Array | None = None
+    quality: Array | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: shape, element type, and its specified parts. Elements in no part are don't-care."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    parts: tuple[Part, ...]
+
+    def fill(self, rest: float = 0.0) -> Array:
+        """The output with every specified element in place, rounded to T, and `rest` in all others."""
+        out = np.full(self.shape, rest, dtype=self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in self.parts:
+                out[part.index] = part.value.astype(self.dtype)
+        return out
+
+    def defined(self) -> Array:
+        """Mask of the specified elements, same shape as the output."""
+        mask = np.zeros(self.shape, dtype=bool)
+        for part in self.parts:
+            mask[part.index] = True
+        return mask
