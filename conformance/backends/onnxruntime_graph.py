@@ -179,8 +179,9 @@ class _Graph:
         past = op("Max", op("Sub", S, L), zero)
         c, c_new = op("Div", past, block), op("Div", S, block)
         q, q_new = op("Mod", past, block), op("Mod", S, block)
+        completed = op("Sub", c_new, c)
         B = op("ReduceMax", op("Concat", zero, c_new, axis=0), keepdims=1)
-        K = op("ReduceMax", op("Concat", zero, op("Sub", c_new, c), axis=0), keepdims=1)
+        K = op("ReduceMax", op("Concat", zero, completed, axis=0), keepdims=1)
 
         # Waiting rows, then new rows, then one row of zeros that everything unspecified is taken from.
         keys = op("Concat", "past_incomplete_raw_keys", raw, self.zeros(N, one, Di), axis=1)
@@ -189,9 +190,8 @@ class _Graph:
         def key_row(token: str) -> str:
             """Row of `keys` that holds a token, counted from the first waiting one; token is [N, k]."""
             waiting = op("Less", token, self.column(q))
-            return op(
-                "Where", waiting, token, op("Add", token, self.column(op("Sub", op("Add", pad, self.ints(r - 1)), q)))
-            )
+            new = op("Add", token, self.column(op("Add", op("Sub", pad, q), self.ints(r - 1))))
+            return op("Where", waiting, token, new)
 
         table = no_rope = ""
         if rope:
@@ -208,22 +208,18 @@ class _Graph:
             return op("Where", waiting, zero, new)
 
         # Block keys: token k*r + i for every member i of every block k that some sequence completes.
-        first = op("Unsqueeze", op("Mul", self.range(K), block), zero)  # [1, K]
-        member = op(
-            "Reshape", op("Add", op("Unsqueeze", self.range(K, step=r), one), self.range(block)), self.ints(1, -1)
-        )
-        completed = op("Less", op("Unsqueeze", self.range(K), zero), self.column(op("Sub", c_new, c)))  # [N, K]
-        finished = op("Mul", self.column(op("Sub", c_new, c)), block)
-        rows_of_members = op("Where", op("Less", member, finished), key_row(member), no_key)
-        members = self.take(keys, rows_of_members)  # [N, K*r, Di]
+        finished = op("Mul", self.column(completed), block)  # tokens in the completed blocks, [N, 1]
+        member = op("Unsqueeze", self.range(op("Mul", K, block)), zero)  # [1, K*r]
+        row = op("Where", op("Less", member, finished), key_row(member), no_key)
+        members = self.take(keys, row)  # [N, K*r, Di]
         shape = op("Concat", N, K, block, Di, axis=0)
         computed = self.mean(op("Reshape", self.wide(members), shape, allowzero=1))
         if "norm" not in self.config.disabled:
             computed = self.normalize(computed)
         if rope:
-            computed = self.rotate(
-                computed, self.wide(self.take(table, op("Where", completed, rope_row(first), no_rope)))
-            )
+            first = op("Unsqueeze", self.range(K, step=r), zero)  # [1, K]
+            row = op("Where", op("Less", first, finished), rope_row(first), no_rope)
+            computed = self.rotate(computed, self.wide(self.take(table, row)))
         computed = op("Cast", computed, to=_type(self.config.element_type))
 
         # OUT-1, OUT-2, OUT-3: copied rows, then computed ones, then zeros.
