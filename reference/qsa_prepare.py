@@ -140,7 +140,7 @@ class QSAPrepare:
         """BLK-3: raw keys [..., Di] of tokens t of sequences n, from the waiting keys or from the new rows."""
         lengths = call.lengths
         if call.L:
-            keys = call.raw_index_keys[n, np.maximum(self.new_row(call, n, t), 0)]
+            keys: Array = call.raw_index_keys[n, np.maximum(self.new_row(call, n, t), 0)]
         else:
             keys = np.zeros((*t.shape, call.Di), dtype=call.dtype)
         waits = t < lengths.past[n]
@@ -151,11 +151,12 @@ class QSAPrepare:
 
     def new_row(self, call: Call, n: Array, t: Array) -> Array:
         """LEN-1: row of the new tokens that holds token t of sequence n; negative for earlier tokens."""
-        return t - call.lengths.S[n] + call.L
+        row: Array = t - call.lengths.S[n] + call.L
+        return row
 
     def waiting_row(self, call: Call, n: Array, t: Array) -> Array:
         """STA-1, STA-3: row of the carried raw keys that holds token t of the open block."""
-        row = t - call.lengths.c[n] * self.r
+        row: Array = t - call.lengths.c[n] * self.r
         return row + self.r - 1 - call.lengths.q[n] if self.readings.alignment == "right" else row
 
     def rope(self, call: Call, n: Array, b: Array) -> tuple[Array, Array]:
@@ -230,7 +231,8 @@ class QSAPrepare:
     def store(self, values: Array, dtype: np.dtype[Any]) -> Array:
         """NUM-2, NUM-3: one rounding to T; what is too large becomes infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return values.astype(dtype)
+            rounded: Array = values.astype(dtype)
+        return rounded
 
     # Outputs and carried state
 
@@ -242,7 +244,8 @@ class QSAPrepare:
 
     def history(self, call: Call) -> tuple[Array, Array]:
         """OUT-1: sequence and row, each [H], of the past block keys that are handed on."""
-        return np.nonzero(np.arange(call.past_block_index_keys.shape[1])[None, :] < call.lengths.c[:, None])
+        n, b = np.nonzero(np.arange(call.past_block_index_keys.shape[1])[None, :] < call.lengths.c[:, None])
+        return n, b
 
     def unused_rows(self, call: Call) -> tuple[tuple[Array, Array], Array] | None:
         """OUT-3: rows of block_index_keys beyond c_after and their values [U, Di], None where unspecified."""

@@ -1,0 +1,5 @@
+"""`python -m conformance` is `qsa-conformance`."""
+
+from conformance.cli import main
+
+main()

@@ -1,0 +1,106 @@
+"""A case: what is fed to an implementation, how it is cut into calls, and what must come back.
+
+Cases come from the YAML library, from covering arrays and from the generator; all are of this one type, plain frozen
+data, so that a case found in any way can be shrunk, written down, and run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from conformance.operation import Level, Operation, Scalar, Strict
+
+
+class Change(Strict, frozen=True, omit_defaults=True):
+    """What is put in place of a port's own shape, type or values."""
+
+    shape: tuple[int, ...] | None = None
+    type: str = ""
+    values: Any = None
+
+
+class Refusal(Strict, frozen=True):
+    """The refusal that is due: kind and phase of the protocol's `Rejected`, and the offending attributes or ports."""
+
+    kind: Literal["attribute", "shape", "type", "rope", "value"]
+    phase: Literal["prepare", "call"]
+    names: tuple[str, ...]
+
+
+class Case(Strict, frozen=True, omit_defaults=True):
+    """One case with all numbers worked out.
+
+    `dims` holds N, L, Di, Dr and Bp of the single call; `past` and `pad` are per sequence. `streams` are partitions of
+    L: each is run from the same start, next to the single call, which always is. Without `values` or `refusal` the
+    reference says what is expected.
+    """
+
+    id: str
+    says: str
+    clauses: tuple[str, ...]
+    operation: str
+    attributes: dict[str, Scalar]
+    dims: dict[str, int]
+    past: tuple[int, ...]
+    pad: tuple[int, ...]
+    level: Level = "required"
+    length_shape: Literal["each", "one"] = "each"
+    element_type: str = "f32"
+    length_type: str = "i64"
+    disabled: tuple[str, ...] = ()
+    seed: int = 0
+    data: dict[str, Any] = {}
+    poison: Literal["mixed", "nan", "huge", "zero"] = "mixed"
+    streams: tuple[tuple[int, ...], ...] = ()
+    change: dict[str, Change] = {}
+    values: dict[str, Any] = {}
+    refusal: Refusal | None = None
+    relations: tuple[str, ...] = ()
+    audits: tuple[str, ...] = ()
+    kills: tuple[str, ...] = ()
+    place: str = ""  # file:line it was written at
+
+    @property
+    def topic(self) -> str:
+        return self.id.partition("/")[0]
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits over everything that decides what is run and expected."""
+        plain = msgspec.structs.replace(self, id="", says="", kills=(), place="")
+        return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:12]
+
+
+def lengths(case: Case, operation: Operation) -> tuple[int, ...]:
+    """S of every sequence in the single call."""
+    new = case.dims[operation.tokens]
+    return tuple(past + new - pad for past, pad in zip(case.past, case.pad, strict=True))
+
+
+def prefix_lengths(total: tuple[int, ...], new: int, end: int) -> tuple[int, ...]:
+    """S of every sequence after the first `end` of `new` tokens; left padding comes first."""
+    return tuple(max(S - new + end, 0) for S in total)
+
+
+def summary(case: Case, operation: Operation) -> str:
+    """One line for people: dimensions, attributes, types and what is special, in the contract's symbols."""
+    scalars = operation.scalars(case.attributes, case.dims)
+    hidden = {s for p in operation.ports if p.feature in case.disabled for s in p.shape if isinstance(s, str)}
+    shown = [f"{name}={value:g}" for name, value in scalars.items() if name not in hidden - {"N", "L"}]
+    shown += [case.element_type, case.length_type]
+    for name in ("past", "pad"):
+        if any(getattr(case, name)):
+            shown.append(f"{name}={','.join(map(str, getattr(case, name)))}")
+    shown += [f"no {feature}" for feature in case.disabled]
+    if case.length_shape == "one":
+        shown.append(f"{operation.lengths}[1]")
+    return " ".join(shown)
+
+
+def as_plain(case: Case) -> Mapping[str, Any]:
+    """The case as plain data, defaults left out."""
+    return dict(msgspec.to_builtins(case))

@@ -1,0 +1,82 @@
+"""Command line: verbs are loaded when they are used, so that listing is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from conformance import __version__
+from conformance.errors import BackendError, UsageError
+
+# verb: (module below conformance.commands, one line for the help)
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Run the library on one or more backends and print the matrix."),
+    "cases": ("cases", "List, show and check the cases of the library."),
+    "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
+    "backends": ("backends", "The backends of this machine, and why others are not usable."),
+    "doctor": ("doctor", "Check that the suite itself works here."),
+}
+
+
+class Verbs(click.Group):
+    """A group that imports a verb's module only when the verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"conformance.commands.{VERBS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, says) for name, (_, says) in VERBS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        from conformance.errors import nearest
+
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            raise UsageError(f"no command '{args[0]}'{nearest(args[0], list(VERBS))}; known: {', '.join(VERBS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="qsa-conformance")
+def cli() -> None:
+    """Does an implementation of QSAPrepare conform to its contract?
+
+    \b
+    qsa-conformance run                        every backend that this machine can run
+    qsa-conformance run -b py:mine.py:Mine     your own
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: exit 0 as expected, 1 not, 2 usage, 3 backend unusable, 4 incomplete."""
+    from conformance.backends.protocol import Unsupported
+
+    try:
+        code = cli.main(arguments, standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except Unsupported as error:
+        click.echo(f"error: backend cannot be used here: {error}", err=True)
+        code = 3
+    except (UsageError, BackendError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 141
+    sys.exit(code if isinstance(code, int) else 0)

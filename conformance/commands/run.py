@@ -1,0 +1,157 @@
+"""`run`: the library on backends, the matrix, the failures, the log."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from conformance.backends.connect import EMBEDDED
+from conformance.backends.protocol import Unsupported
+from conformance.commands.options import reading_options, selection_options
+from conformance.engine import Outcome
+from conformance.errors import BackendError
+from conformance.library import Library, load_library
+from conformance.reporting import table
+from conformance.reporting.log import Log
+from conformance.runner import Plan, execute, outcomes, usable
+from conformance.selection import select
+
+
+@click.command("run")
+@click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT", help="Backend to run; repeatable.")
+@selection_options
+@reading_options
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the logs.")
+@click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
+@click.option("--show", type=int, default=table.SHOWN_FAILURES, show_default=True, help="Failures to print.")
+def command(
+    backends: tuple[str, ...],
+    expression: str,
+    clauses: tuple[str, ...],
+    level: str,
+    ids: tuple[str, ...],
+    quick: bool,
+    readings: dict[str, str],
+    output: Path | None,
+    fail_fast: bool,
+    show: int,
+) -> int:
+    """Run the library and print clauses by backends, then the failures.
+
+    Without -b every backend that this machine can run is run. Exit code 0: all conformant; 1: not; 2: wrong usage;
+    3: a backend cannot be used; 4: incomplete, because of a filter or an interruption.
+    """
+    library = load_library()
+    chosen = select(library, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
+    filters = {"-k": expression, "--clause": ",".join(clauses), "--level": level, "--case": ",".join(ids)}
+    filters = {key: value for key, value in filters.items() if value} | ({"--quick": "yes"} if quick else {})
+    if fail_fast:
+        filters["--fail-fast"] = "yes"
+    logs: list[Log] = []
+    unusable: list[str] = []
+    for text in backends or [*EMBEDDED]:
+        plan = Plan(text, chosen, complete=not filters, filters=filters, readings=readings)
+        path = output / f"{file_name(text)}.jsonl" if output else None
+        try:
+            logs.append(run_one(plan, library, path, fail_fast=fail_fast))
+        except (BackendError, Unsupported) as error:
+            unusable.append(f"{text}: {error}")
+    show_logs(logs, library, show)
+    for line in unusable:
+        click.echo(f"not run, {line}", err=bool(backends))
+    for log in logs:
+        if log.path:
+            click.echo(f"log: {log.path}")
+    return exit_code(logs, unusable if backends else [])
+
+
+def run_one(plan: Plan, library: Library, path: Path | None, *, fail_fast: bool = False) -> Log:
+    """Run one backend with a progress bar on a terminal."""
+    backend, info = usable(plan.connect)
+    results = outcomes(plan, library, backend, info)
+    if fail_fast:
+        results = _until_failure(results)
+    with progress(plan.connect, len(plan.cases)) as advance:
+        return execute(plan, library, info, results, path, on_result=advance)
+
+
+def _until_failure(results: Any) -> Any:
+    for outcome in results:
+        yield outcome
+        if outcome.status in ("fail", "error"):
+            return
+
+
+def progress(title: str, total: int) -> Any:
+    """A context that gives a function to call for every result; silent unless the error stream is a terminal."""
+    if not sys.stderr.isatty():
+        return nullcontext(lambda outcome: None)
+    return _Bar(title, total)
+
+
+class _Bar:
+    def __init__(self, title: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task(title, total=total)
+        self._title, self._wrong = title, 0
+
+    def __enter__(self) -> Callable[[Outcome], None]:
+        self._progress.start()
+        return self._advance
+
+    def _advance(self, outcome: Outcome) -> None:
+        self._wrong += outcome.status in ("fail", "error")
+        wrong = f" [red]{self._wrong} failing[/red]" if self._wrong else ""
+        self._progress.update(self._task, advance=1, description=self._title + wrong)
+
+    def __exit__(self, *args: object) -> None:
+        self._progress.stop()
+
+
+def show_logs(logs: list[Log], library: Library, show: int) -> None:
+    """The matrix, what is unsupported and why, and the failures of every backend."""
+    if not logs:
+        return
+    head = logs[0].header
+    click.echo(
+        f"{head.operation}, contract {head.contract}, library {head.library}: "
+        f"{head.cases} of {len(library.cases)} cases, {len(library.operation.clauses)} clauses"
+    )
+    for name, choice in head.readings.items():
+        click.echo(f"reading: {name} = {choice}")
+    click.echo()
+    click.echo(table.matrix(logs, library.operation))
+    click.echo(
+        "\nA cell counts the cases that cite a clause of the group; the number behind it is the largest error / bound."
+    )
+    for log in logs:
+        name = log.header.backend.connect
+        click.echo(f"\n{name}: {log.header.backend.version}, {log.header.backend.vendor}, {log.header.backend.device}")
+        for text in (table.unsupported(log), table.failures(log, limit=show)):
+            if text:
+                click.echo(text)
+
+
+def exit_code(logs: list[Log], unusable: list[str]) -> int:
+    """The worst of the runs: 1 before 3 before 4 before 0."""
+    verdicts = {table.verdict_of(log) for log in logs}
+    if "NOT CONFORMANT" in verdicts:
+        return 1
+    if unusable or not logs:
+        return 3
+    return 4 if "INCOMPLETE" in verdicts else 0
+
+
+def file_name(connect: str) -> str:
+    """A file name for a connect string."""
+    return re.sub(r"[^\w.+-]+", "_", connect).strip("_") or "backend"

@@ -1,0 +1,43 @@
+"""Errors that a user can do something about: one sentence, the place, and what to do."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where in a file something stands; lines and columns count from 1."""
+
+    path: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+
+
+class UsageError(Exception):
+    """The user asked for something that cannot be; exit code 2."""
+
+    exit_code = 2
+
+
+class LibraryError(UsageError):
+    """A file of the case library cannot be read or breaks a rule of the library."""
+
+    def __init__(self, problem: str, place: Place | None = None) -> None:
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.problem, self.place = problem, place
+
+
+class BackendError(Exception):
+    """A backend cannot be found, loaded or used at all; exit code 3."""
+
+    exit_code = 3
+
+
+def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
+    """' (did you mean ...?)' for a word that is close to a known one, else an empty string."""
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""

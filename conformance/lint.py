@@ -1,0 +1,92 @@
+"""Rules of the case library beyond its syntax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from conformance.case import Case
+from conformance.engine import AUDITS, with_literal
+from conformance.errors import nearest
+from conformance.judge import judge
+from conformance.library import Library
+from conformance.tensors import inputs_of
+from reference.expected import Expected
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SENTENCE = 160  # characters a sentence may have
+
+
+def uncovered(library: Library) -> list[str]:
+    """Required clauses that no case cites."""
+    cited = {clause for case in library.cases for clause in case.clauses}
+    return [clause.id for clause in library.operation.clauses if clause.level == "required" and clause.id not in cited]
+
+
+def problems(library: Library) -> list[str]:
+    """Everything that breaks a rule, with file and line: sentences, levels, names, shapes, duplicates, coverage."""
+    found = [f"{case.place}: {case.id}: {problem}" for case in library.cases for problem in _of_case(case, library)]
+    seen: dict[str, Case] = {}
+    for case in library.cases:
+        twin = seen.setdefault(case.digest, case)
+        if twin is not case:
+            found.append(f"{case.place}: {case.id}: is the same as {twin.id}")
+    found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
+    return sorted(set(found), key=found.index)
+
+
+def _of_case(case: Case, library: Library) -> list[str]:
+    operation = library.operation
+    found = []
+    if not case.says.endswith(".") or "\n" in case.says or len(case.says) > SENTENCE:
+        found.append(f"'says' must be one sentence of at most {SENTENCE} characters that ends with a full stop")
+    if "should" in case.says.lower().split():
+        found.append("'says' must state what happens, without 'should'")
+    if not case.clauses:
+        found.append("it cites no clause")
+    levels = {operation.clause[clause].level for clause in case.clauses}
+    if case.level == "required" and levels and "required" not in levels:
+        found.append("a required case must cite a required clause")
+    for audit in case.audits:
+        if audit not in AUDITS:
+            found.append(f"unknown audit '{audit}'{nearest(audit, list(AUDITS))}; known: {', '.join(AUDITS)}")
+    try:
+        inputs = inputs_of(case, operation)
+    except (ValueError, KeyError, IndexError) as error:
+        return [*found, str(error)]
+    if case.values:
+        found += _literals(case, library, inputs)
+    return found
+
+
+def _literals(case: Case, library: Library, inputs: dict[str, Array]) -> list[str]:
+    """Values written in a case must have the right shape, be null exactly where nothing is specified, and be right."""
+    found = []
+    expected = library.operation.oracle(case.attributes).expect(inputs)
+    for name, literal in case.values.items():
+        array = np.array(literal, dtype=object)
+        one = expected[name]
+        if array.shape != one.shape and not (array.size == 0 and one.shape and 0 in one.shape):
+            found.append(f"{name} has shape {list(array.shape)} in the case, {list(one.shape)} by the contract")
+            continue
+        given = np.array([v is not None for v in array.flat], dtype=bool).reshape(one.shape)
+        judged = _judged(one)
+        if (given & ~one.defined()).any():
+            found.append(f"{name} has values where the contract specifies nothing; write null there")
+        if (judged & ~given).any():
+            found.append(f"{name} has null where the contract specifies a value")
+        answer = with_literal(literal, one).fill(np.nan)
+        verdict = judge(name, answer, one)
+        if verdict.status == "fail":
+            found.append(f"the reference disagrees with the written value: {verdict.reason}")
+    return found
+
+
+def _judged(expected: Expected) -> Array:
+    """Mask of the elements that are compared."""
+    mask = np.zeros(expected.shape, dtype=bool)
+    for part in expected.parts:
+        mask[part.index] = True if part.bound is None else np.isfinite(part.bound)
+    return mask

@@ -1,0 +1,128 @@
+"""The matrix of clause groups by backends, and the failures, as text."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from tabulate import tabulate
+
+from conformance.engine import Outcome
+from conformance.operation import Operation
+from conformance.reporting.log import Log, count, verdict
+
+SHOWN_FAILURES = 12
+
+
+def group_of(clause: str) -> str:
+    """The group of a clause id: LEN of LEN-1."""
+    return clause.partition("-")[0]
+
+
+def of_group(log: Log, group: str) -> list[Outcome]:
+    """Outcomes of the cases that cite a clause of the group."""
+    return [o for o in log.outcomes if any(group_of(c) == group for c in log.cases[o.case].case.clauses)]
+
+
+def headroom(outcomes: Sequence[Outcome], group: str = "") -> float | None:
+    """Largest error / bound among passing outcomes, of the clauses of a group or of all; None without numbers."""
+    ratios = [
+        ratio
+        for outcome in outcomes
+        if outcome.status in ("pass", "quality-warning")
+        for clause, ratio in outcome.headroom.items()
+        if not group or group_of(clause) == group
+    ]
+    return max(ratios, default=None)
+
+
+def cell(counts: Mapping[str, int]) -> str:
+    """'37' when all pass, else '35/37' with what is not a pass spelled out."""
+    passed = counts["pass"] + counts["quality-warning"]
+    total = sum(counts.values())
+    asked = total - counts["unsupported"] - counts["not-run"]
+    if not asked:
+        return f"unsupported {total}" if counts["unsupported"] else "-"
+    text = str(passed) if passed == asked else f"{passed}/{asked}"
+    notes = [
+        f"{counts[status]} {word}"
+        for status, word in (
+            ("fail", "failed"), ("error", "errors"), ("unsupported", "unsupported"), ("quality-warning", "warned"),
+            ("not-run", "not run"),
+        )
+        if counts[status]
+    ]  # fmt: skip
+    return text + (f" ({', '.join(notes)})" if notes else "")
+
+
+def verdict_of(log: Log) -> str:
+    """The verdict of a log; an interrupted one cannot be conformant."""
+    if log.footer:
+        return log.footer.verdict
+    return verdict(count(log.outcomes), complete=False)
+
+
+def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
+    """Clause groups by backends: cases passed, failed, unsupported, and the headroom where numbers are bounded."""
+    rows = []
+    for group, says in operation.groups.items():
+        row = [f"{group}  {says}"]
+        for log in logs:
+            outcomes = of_group(log, group)
+            text = cell(count(outcomes)) if outcomes else "-"
+            top = headroom(outcomes, group)
+            row.append(text + (f"  {top:.2f}" if top is not None else ""))
+        rows.append(row)
+    rows.append(["all cases", *(cell(count(log.outcomes)) for log in logs)])
+    rows.append(["verdicts", *(f"{sum(o.verdicts for o in log.outcomes):,}" for log in logs)])
+    rows.append(["seconds", *(f"{sum(o.seconds for o in log.outcomes):.1f}" for log in logs)])
+    rows.append(["", *(verdict_of(log) for log in logs)])
+    heads = ["clauses", *(log.header.backend.connect for log in logs)]
+    return tabulate(rows, heads, tablefmt=format, disable_numparse=True, stralign="left")
+
+
+def failures(log: Log, *, limit: int = SHOWN_FAILURES, command: str = "qsa-conformance run") -> str:
+    """What did not pass, smallest cases first, each with a line that repeats it. Empty when all is well."""
+    wrong = [o for o in log.outcomes if o.status in ("fail", "error")]
+    wrong += [o for o in log.outcomes if o.status == "quality-warning"]
+    if not wrong:
+        return ""
+    rank = {"fail": 0, "error": 0, "quality-warning": 1}
+    wrong.sort(key=lambda o: (rank[o.status], size(log, o), o.case))
+    lines = []
+    for outcome in wrong[:limit]:
+        record = log.cases[outcome.case]
+        lines.append(f"{outcome.status}  {outcome.case}  {outcome.clause}")
+        lines.append(f"    {record.case.says}")
+        lines.append(f"    {outcome.where}: {outcome.reason}")
+        lines.append(f"    {record.summary}")
+        diagnosis = log.results[outcome.case].diagnosis
+        if diagnosis:
+            lines.append(f"    looks like: {diagnosis}")
+        lines.append(f"    {repeat(log.header.backend.connect, outcome.case, command)}")
+    if len(wrong) > limit:
+        lines.append(f"... and {len(wrong) - limit} more; all of them are in the log")
+    return "\n".join(lines)
+
+
+def repeat(connect: str, case: str, command: str = "qsa-conformance run") -> str:
+    """The command that repeats a case."""
+    return f"{command} -b {shlex.quote(connect)} --case {shlex.quote(case)}"
+
+
+def size(log: Log, outcome: Outcome) -> int:
+    """How much a reader has to look at: elements of the new tokens, and calls."""
+    case = log.cases[outcome.case].case
+    total = 1
+    for value in case.dims.values():
+        total *= value + 1
+    return total * (1 + sum(len(stream) for stream in case.streams))
+
+
+def unsupported(log: Log) -> str:
+    """What the backend says it cannot do, with the number of cases, one line a reason."""
+    reasons: dict[str, int] = {}
+    for outcome in log.outcomes:
+        if outcome.status == "unsupported":
+            reasons[outcome.reason] = reasons.get(outcome.reason, 0) + 1
+    return "\n".join(f"unsupported, {number} cases: {reason}" for reason, number in reasons.items())

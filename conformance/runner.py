@@ -1,0 +1,132 @@
+"""One run: a backend, the chosen cases, a log. The CLI and the tests call this."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from conformance import __version__
+from conformance.backends.connect import connect
+from conformance.backends.protocol import Backend, BackendInfo, Unsupported
+from conformance.case import Case, summary
+from conformance.engine import Engine, Outcome
+from conformance.environment import environment
+from conformance.errors import BackendError
+from conformance.library import Library
+from conformance.reporting.log import (
+    SCHEMA,
+    BackendRecord,
+    CaseRecord,
+    Footer,
+    Header,
+    Log,
+    LogWriter,
+    ResultRecord,
+    count,
+    verdict,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run. `complete` says that it is the whole library, by which alone conformance can be said."""
+
+    connect: str
+    cases: tuple[Case, ...]
+    complete: bool
+    filters: Mapping[str, str] = field(default_factory=dict)
+    readings: Mapping[str, str] = field(default_factory=dict)
+
+
+def usable(text: str) -> tuple[Backend, BackendInfo]:
+    """A backend and its description. Raises `BackendError` or `Unsupported`."""
+    backend = connect(text)
+    try:
+        info = backend.describe()
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise BackendError(f"'{text}': describe() raises {type(error).__name__}: {error}") from error
+    if not isinstance(info, BackendInfo):
+        raise BackendError(f"'{text}': describe() returns a {type(info).__name__}, not a BackendInfo")
+    return backend, info
+
+
+def header(plan: Plan, library: Library, info: BackendInfo, *, seed: int | None = None, shard: str = "") -> Header:
+    """The first line of a run's log."""
+    fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
+    return Header(
+        schema=SCHEMA,
+        suite=__version__,
+        operation=library.operation.operation,
+        contract=library.operation.contract,
+        library=library.digest,
+        cases=len(plan.cases),
+        complete=plan.complete,
+        backend=BackendRecord(connect=plan.connect, **fields),
+        environment=environment(),
+        argv=tuple(sys.argv[1:]),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        filters=dict(plan.filters),
+        readings=dict(plan.readings),
+        seed=seed,
+        shard=shard,
+    )
+
+
+def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) -> Iterator[Outcome]:
+    """Run the cases in this process, one after the other."""
+    engine = Engine(library.operation, backend, plan.readings, info)
+    try:
+        for case in plan.cases:
+            yield engine.run(case)
+    finally:
+        engine.close()
+
+
+def execute(
+    plan: Plan,
+    library: Library,
+    info: BackendInfo,
+    results: Iterable[Outcome],
+    path: Path | None = None,
+    *,
+    on_result: Callable[[Outcome], None] | None = None,
+    diagnose: Callable[[Outcome], str] | None = None,
+) -> Log:
+    """Write results to a log as they come, and give the log back. An interruption leaves a log without footer."""
+    cases = {case.id: case for case in plan.cases}
+    started = time.perf_counter()
+    head = header(plan, library, info)
+    case_records: dict[str, CaseRecord] = {}
+    result_records: dict[str, ResultRecord] = {}
+    footer: Footer | None = None
+    with LogWriter(path) as writer:
+        writer.write(head)
+        try:
+            for outcome in results:
+                case = cases[outcome.case]
+                record = CaseRecord(outcome.digest, summary(case, library.operation), case)
+                result = ResultRecord(outcome, diagnose(outcome) if diagnose else "")
+                writer.write(record)
+                writer.write(result)
+                case_records[case.id], result_records[case.id] = record, result
+                if on_result:
+                    on_result(outcome)
+        except KeyboardInterrupt:
+            pass
+        done = [record.outcome for record in result_records.values()]
+        if len(done) == len(cases):
+            counts = count(done)
+            footer = Footer(
+                counts=counts,
+                verdicts=sum(outcome.verdicts for outcome in done),
+                seconds=time.perf_counter() - started,
+                verdict=verdict(counts, complete=plan.complete),
+            )
+            writer.write(footer)
+    return Log(str(path or ""), head, case_records, result_records, (), footer)

@@ -1,0 +1,111 @@
+"""YAML as the library means it: YAML 1.2 scalars, no key twice, and a place for every value.
+
+`1e-6` is a number, `no` and `on` are strings, `010` is ten, and a duplicate key is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conformance.errors import LibraryError, Place
+
+try:
+    from yaml import CSafeLoader as _Base
+except ImportError:  # a PyYAML that was built without libyaml
+    from yaml import SafeLoader as _Base  # type: ignore[assignment]
+
+
+class _Loader(_Base):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+
+def _resolve(tag: str, pattern: str, first: str) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern, re.ASCII), list(first))
+
+
+_resolve("null", r"^(?:~|null|Null|NULL|)$", "~nN")
+_Loader.yaml_implicit_resolvers[""] = [("tag:yaml.org,2002:null", re.compile(r"^$"))]
+_resolve("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF")
+_resolve("int", r"^[-+]?[0-9]+$|^0o[0-7]+$|^0x[0-9a-fA-F]+$", "-+0123456789")
+_resolve(
+    "float",
+    r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
+    "-+0123456789.",
+)
+
+
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = node.value
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+
+
+class Places:
+    """Remembers where every mapping key and list item of a document stands."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.marks: dict[tuple[Hashable, ...], tuple[int, int]] = {}
+
+    def at(self, *keys: Hashable) -> Place:
+        """The place of a value, or of the nearest value around it."""
+        while keys and keys not in self.marks:
+            keys = keys[:-1]
+        line, column = self.marks.get(keys, (1, 1))
+        return Place(self.path, line, column)
+
+
+def load(path: Path, name: str = "") -> tuple[Any, Places]:
+    """Plain data of a YAML file and the places of its values.
+
+    Raises `LibraryError` with file, line and column when the file cannot be read, is no YAML, or has a key twice.
+    """
+    places = Places(name or str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise LibraryError(f"cannot be read: {reason}", Place(places.path)) from None
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        data = _build(loader, node, (), places) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(places.path, mark.line + 1, mark.column + 1) if mark else Place(places.path)
+        raise LibraryError(f"is no valid YAML: {error.problem or error.context}", place) from None
+    except yaml.YAMLError as error:
+        raise LibraryError(f"is no valid YAML: {str(error).splitlines()[0]}", Place(places.path)) from None
+    except RecursionError:
+        raise LibraryError("is nested too deeply", Place(places.path)) from None
+    finally:
+        loader.dispose()
+    return data, places
+
+
+def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Places) -> Any:
+    mark = node.start_mark
+    places.marks.setdefault(keys, (mark.line + 1, mark.column + 1))
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            here = Place(places.path, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise LibraryError("a key must be a plain word", here)
+            key = key_node.value
+            if key in result:
+                raise LibraryError(f"key '{key}' appears twice", here)
+            places.marks[(*keys, key)] = (here.line, here.column)
+            result[key] = _build(loader, value_node, (*keys, key), places)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(loader, item, (*keys, i), places) for i, item in enumerate(node.value)]
+    return loader.construct_object(node)
