@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.refusals import check_attributes, check_call
+from conformance.backends.refusals import DEFAULT_EPSILON, check_attributes, check_call
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -245,7 +245,7 @@ class _Graph:
 
     def normalize(self, m: str) -> str:
         """NRM-1."""
-        epsilon = float(self.config.attributes["epsilon"])
+        epsilon = float(self.config.attributes.get("epsilon", DEFAULT_EPSILON))
         return self.op("RMSNormalization", m, self.wide("k_norm_weight"), axis=-1, epsilon=epsilon)
 
     def rotate(self, y: str, rope: str) -> str:

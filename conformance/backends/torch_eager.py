@@ -1,4 +1,4 @@
-"""QSAPrepare in eager PyTorch on the CPU, one sequence after the other (connect string ``torch``)."""
+"""QSAPrepare in eager PyTorch on the CPU, one sequence after the other (connect strings ``torch``, ``torch:MODE``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.refusals import check_attributes, check_call
+from conformance.backends.refusals import DEFAULT_EPSILON, check_attributes, check_call
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -37,7 +37,7 @@ class TorchEager:
     def describe(self) -> BackendInfo:
         """Every output, type and feature of the contract."""
         return BackendInfo(
-            name="torch" + (f",mode={self._mode}" if self._mode else ""),
+            name="torch" + (f":{self._mode}" if self._mode else ""),
             version=str(self._torch.__version__),
             vendor="PyTorch",
             element_types=("f32", "f16", "bf16"),
@@ -60,7 +60,7 @@ class TorchSession:
         self._torch = torch
         self._config = config
         self._r = int(config.attributes["key_block_size"])
-        self._epsilon = float(config.attributes["epsilon"])
+        self._epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
         self._wide = torch.float64 if exact else torch.float32
         self._between = torch.float64 if exact else None  # None: T itself
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
-from conformance.backends.refusals import check_attributes, check_call
+from conformance.backends.refusals import DEFAULT_EPSILON, check_attributes, check_call
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -35,12 +35,8 @@ class TransformersModel:
         import torch
         import transformers
 
-        try:
-            from transformers.models.qwen4_exp import modeling_qwen4_exp
-        except ImportError as error:
-            raise ImportError(
-                f"transformers {transformers.__version__} has no models.qwen4_exp; install transformers >= 5.24"
-            ) from error
+        from transformers.models.qwen4_exp import modeling_qwen4_exp
+
         torch.set_num_threads(1)  # sums in one order on every machine
         self._torch = torch
         self._version = f"{transformers.__version__} (torch {torch.__version__})"
@@ -146,7 +142,7 @@ class TransformersSession:
             num_hidden_layers=1,
             layer_types=["indexed_attention"],
             head_dim=Di,
-            rms_norm_eps=float(self._config.attributes["epsilon"]),
+            rms_norm_eps=float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)),
             indexer_n_heads=1,
             indexer_kv_heads=1,
             indexer_head_dim=Di,
