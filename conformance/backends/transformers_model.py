@@ -1,8 +1,9 @@
 """The published model's own indexer as an implementation of the block keys (connect string ``transformers``).
 
-Nothing is computed here: `Qwen4ExpTextQSAIndexer` of the installed transformers runs, with its own partition into
-blocks, mean, norm and rotation, and the block keys it forms are read off where it rotates them. This module only
-arranges the ports of QSAPrepare as that module's inputs, and copies the past block keys in front of the result.
+`Qwen4ExpTextQSAIndexer` of the installed transformers runs, with its own partition into blocks, mean, norm and
+rotation, and the block keys it forms are read off where it rotates them. This module arranges the ports of QSAPrepare
+as that module's inputs, copies the past block keys in front of the result, and takes off the power of two that
+`held_weight` may have put on the weight; it computes nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ class TransformersModel:
     def __init__(self) -> None:
         import torch
         import transformers
-
         from transformers.models.qwen4_exp import modeling_qwen4_exp
 
         torch.set_num_threads(1)  # sums in one order on every machine
