@@ -265,6 +265,21 @@ def load_operation(name: str = "qsa_prepare", root: Path | None = None) -> Opera
     return operation
 
 
+def chosen_readings(operation: Operation, texts: Sequence[str]) -> dict[str, str]:
+    """Switched readings from texts such as `alignment=right`. Raises `UsageError` for an unknown one."""
+    known = {reading.name: reading for reading in operation.readings}
+    chosen = {}
+    for text in texts:
+        name, _, choice = text.partition("=")
+        if name not in known:
+            raise UsageError(f"no reading '{name}'{nearest(name, list(known))}; known: {', '.join(known)}")
+        choices = [known[name].default, *known[name].alternatives]
+        if choice not in choices:
+            raise UsageError(f"reading '{name}' has no choice '{choice}'; known: {', '.join(choices)}")
+        chosen[name] = choice
+    return chosen
+
+
 def _check(operation: Operation, place: Place) -> None:
     """Names that the file uses must be defined in it."""
     clauses, ports = operation.clause, operation.port

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from conformance.errors import UsageError, nearest
-
 Command = Callable[..., Any]
 
 
@@ -34,16 +32,8 @@ def reading_options(function: Command) -> Command:
 
 
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    from conformance.operation import load_operation
+    if not value:
+        return {}
+    from conformance.operation import chosen_readings, load_operation
 
-    chosen = {}
-    known = {reading.name: reading for reading in load_operation().readings} if value else {}
-    for text in value:
-        name, _, choice = text.partition("=")
-        if name not in known:
-            raise UsageError(f"no reading '{name}'{nearest(name, list(known))}; known: {', '.join(known)}")
-        choices = [known[name].default, *known[name].alternatives]
-        if choice not in choices:
-            raise UsageError(f"reading '{name}' has no choice '{choice}'; known: {', '.join(choices)}")
-        chosen[name] = choice
-    return chosen
+    return chosen_readings(load_operation(), value)
