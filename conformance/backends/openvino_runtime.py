@@ -1,0 +1,146 @@
+"""What the OpenVINO adapters share: a device with explicit hints, tensors without copies, requests that are reused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import openvino
+
+from conformance.backends.protocol import OperationConfig, Unsupported
+from conformance.backends.refusals import check_call
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+URL = "https://github.com/openvinotoolkit/openvino/issues"
+OUTPUTS = ("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope")
+PRECISION = "INFERENCE_PRECISION_HINT"
+SHOWN = {
+    "device": "FULL_DEVICE_NAME",
+    "inference precision": PRECISION,
+    "execution mode": "EXECUTION_MODE_HINT",
+    "streams": "NUM_STREAMS",
+    "threads": "INFERENCE_NUM_THREADS",
+    "denormals optimization": "CPU_DENORMALS_OPTIMIZATION",
+}
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_TYPES = {
+    np.dtype(np.float32): openvino.Type.f32,
+    np.dtype(np.float16): openvino.Type.f16,
+    _BFLOAT16: openvino.Type.bf16,
+    np.dtype(np.int32): openvino.Type.i32,
+    np.dtype(np.int64): openvino.Type.i64,
+}
+
+
+def type_of(name: str) -> Any:
+    """The `openvino.Type` of "f32", "f16", "bf16", "i32" or "i64"."""
+    return getattr(openvino.Type, name)
+
+
+def tensor_of(array: Array) -> Any:
+    """An `openvino.Tensor` on the memory of a contiguous array, whatever its type and whether it may be written to."""
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    # OpenVINO knows no NumPy type for bf16: it takes the bits, and the element type by name.
+    bits = array.view(np.uint16) if array.dtype == _BFLOAT16 else array
+    return openvino.Tensor(bits, array.shape, _TYPES[array.dtype])
+
+
+class Device:
+    """An OpenVINO device and the hints that every model is compiled with.
+
+    Raises `Unsupported` when the device is not there.
+    """
+
+    def __init__(self, feature: str, name: str) -> None:
+        self.feature, self.name, self.core = feature, name, openvino.Core()
+        try:
+            supported = self.core.get_property(name, "SUPPORTED_PROPERTIES")
+        except RuntimeError as error:
+            there = ", ".join(self.core.available_devices) or "none"
+            raise Unsupported(feature, f"OpenVINO finds no device '{name}'; available: {there}", URL) from error
+        # Sums in f32 on every machine (NUM-1), subnormals kept (NUM-3); a latency of one call at a time, on all cores.
+        wanted = {
+            PRECISION: "f32",
+            "EXECUTION_MODE_HINT": "ACCURACY",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": _cores(),
+            "ENABLE_CPU_PINNING": False,
+            "CPU_DENORMALS_OPTIMIZATION": False,
+        }
+        self.hints = {key: value for key, value in wanted.items() if key in supported}
+        self.core.set_property(name, self.hints)
+        self.environment = {"openvino": openvino.get_version(), "hints": ", ".join(self.hints)} | {
+            label: _text(self.core.get_property(name, key)) for label, key in SHOWN.items() if key in supported
+        }
+
+    @property
+    def version(self) -> str:
+        """The version of OpenVINO and the precision read back from the device."""
+        return (
+            f"{openvino.get_version()} ({self.name} {self.environment.get('inference precision', 'precision unknown')})"
+        )
+
+    def compile(self, model: Any) -> Any:
+        """A compiled model; raises `Unsupported` when the device does not keep to f32."""
+        compiled = self.core.compile_model(model, self.name, self.hints)
+        if PRECISION in self.hints and _text(compiled.get_property(PRECISION)) != "f32":
+            precision = _text(compiled.get_property(PRECISION))
+            raise Unsupported(self.feature, f"{self.name} computes in {precision} although f32 was asked for", URL)
+        return compiled
+
+
+class CompiledSession:
+    """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
+
+    def __init__(self, config: OperationConfig, compiled: Any, outputs: Sequence[str] = OUTPUTS) -> None:
+        """`outputs` are the contract's names of the model's outputs, in order; the rope's is left out when it is off."""
+        self.config = config
+        self.compiled_model = compiled
+        self._ports = [port.any_name for port in compiled.inputs]
+        self._outputs = tuple(outputs[: len(compiled.outputs)])
+        self._absent = tuple(outputs[len(compiled.outputs) :])
+        self._type = type_of(config.element_type)
+        self._shapes = [openvino.Shape([0] * port.partial_shape.rank.get_length()) for port in compiled.outputs]
+        self._idle: list[Any] = [compiled.create_infer_request()]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
+        check_call(self.config, inputs)
+        request = self._idle.pop() if self._idle else self.compiled_model.create_infer_request()
+        tensors = [tensor_of(inputs[name]) for name in self._ports]
+        for index, tensor in enumerate(tensors):
+            request.set_input_tensor(index, tensor)
+        # Output memory is new for every call and belongs to the arrays on it: cheaper than copying out of the request's.
+        for index, shape in enumerate(self._shapes):
+            request.set_output_tensor(index, openvino.Tensor(self._type, shape))
+        results = request.infer(share_outputs=True).to_tuple()
+        # For bf16 OpenVINO's arrays have the right bits and the wrong type.
+        dtype = inputs["raw_index_keys"].dtype
+        outputs = {name: array.view(dtype) for name, array in zip(self._outputs, results, strict=True)}
+        for name in self._absent:
+            outputs[name] = np.empty(0, dtype)
+        self._idle.append(request)
+        return outputs
+
+    def close(self) -> None:
+        """Let the requests and the model go."""
+        self._idle.clear()
+        self.compiled_model = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, openvino.Type):
+        return str(value.to_string())
+    return str(getattr(value, "name", value))
