@@ -122,7 +122,7 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         m = op.mean(x)
         size = np.abs(x).sum(axis=1)
         em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta
-        outside = size > F32_MAX
+        outside = np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1) > F32_MAX
         if op.normalizes(call):
             y, ey, far = _normalization(op, op.weight(call), m, em, T)
             outside |= far
@@ -135,10 +135,12 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         else:
             o, eo = y, ey
         e = (eo + T.unit * (np.abs(o) + eo) + T.eta) * (1 + 8 * T.unit)
-        # NaN and infinity that come from the keys themselves stand where no f32 product was needed to put them there.
-        arrived = ~np.isfinite(m) & ~np.isfinite(o) if not op.normalizes(call) else np.zeros_like(outside)
-        e[:, outside & ~arrived] = np.inf
-        e[np.isnan(e)] = np.inf
+        e[np.isnan(e) | outside] = np.inf
+        if not op.normalizes(call):
+            # NaN and infinity of a key reach an element that is not rotated without any product (NUM-3).
+            arrived = ~np.isfinite(m)
+            arrived[:, : len(op.pairs(call.Dr)[0]) * 2] = False
+            e[:, arrived] = 0.0
     required = e[0]
     return o, required, np.minimum(required, e[1])
 

@@ -1,0 +1,137 @@
+"""The float64 reference against the exact oracle, over the whole library, and its streams against its single calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.case import Case
+from conformance.engine import spans
+from conformance.tensors import DTYPES, call_inputs, inputs_of
+from reference import naive
+from reference.bounds import Oracle
+from reference.qsa_prepare import QSAPrepare, Readings
+
+EXACT_LIMIT = 3000  # elements of new keys that the fraction oracle can do quickly
+
+
+def exact_cases(library):
+    """Cases small enough for fractions, in f32: the values are the same numbers in every type."""
+    for case in library.cases:
+        elements = case.dims["N"] * case.dims["L"] * case.dims["Di"]
+        if not case.refusal and elements <= EXACT_LIMIT and case.dims["Bp"] * case.dims["Di"] <= EXACT_LIMIT:
+            yield case
+
+
+def test_value_agrees_with_the_exact_oracle_on_every_small_case(library, operation):
+    """Every specified element: copies to the bit, block keys to float64 accuracy scaled by the bound's own terms."""
+    checked = compared = 0
+    for case in list(exact_cases(library))[::3]:
+        inputs = inputs_of(case, operation)
+        exact = naive.qsa_prepare(inputs, int(case.attributes["key_block_size"]), float(case.attributes["epsilon"]))
+        expected = Oracle(case.attributes).expect(inputs)
+        for name, cells in exact.items():
+            values, specified = naive.to_float64(cells)
+            one = expected[name]
+            assert one.shape == values.shape, (case.id, name)
+            if case.attributes["epsilon"] > 0:
+                assert np.array_equal(one.defined(), specified), (case.id, name)
+            for part in one.parts:
+                want = values[part.index]
+                if part.bound is None:
+                    assert np.array_equal(part.value.astype(np.float64), want, equal_nan=True), (case.id, name)
+                else:
+                    judged = np.isfinite(part.bound)
+                    close = np.abs(part.value - want) <= 1e-6 * part.bound
+                    special = (part.value == want) | (np.isnan(part.value) & np.isnan(want))
+                    assert (close | special | ~judged).all(), (case.id, name, part.region)
+                    compared += int(judged.sum())
+        checked += 1
+    assert checked > 100
+    assert compared > 2000
+
+
+def test_streams_of_the_reference_are_its_single_call(library, operation):
+    """STA-4 for the reference itself: bit for bit, for every partition in the library that is not long."""
+    seen = 0
+    for case in list(exact_cases(library))[::5]:
+        oracle = Oracle(case.attributes)
+        whole = inputs_of(case, operation)
+        single = oracle.expect(whole)
+        for stream in case.streams[:8]:
+            carried = {}
+            for start, end in spans(stream):
+                outputs = oracle.run(call_inputs(whole, case, operation, start, end, carried))
+                carried = {port: outputs[output] for port, output in operation.carried.items()}
+            want = oracle.run(whole)
+            for name, one in single.items():
+                for part in one.parts:
+                    got, wanted = outputs[name][part.index], want[name][part.index]
+                    assert got.tobytes() == wanted.tobytes(), (case.id, stream, name)
+            seen += 1
+    assert seen > 50
+
+
+def case_of(**changes) -> Case:
+    plain = {
+        "id": "t/x", "says": "x.", "clauses": ("BLK-1",), "operation": "QSAPrepare",
+        "attributes": {"key_block_size": 4, "epsilon": 1e-6}, "dims": {"N": 2, "L": 6, "Di": 6, "Dr": 4, "Bp": 1},
+        "past": (2, 5), "pad": (0, 0),
+    }  # fmt: skip
+    return Case(**{**plain, **changes})
+
+
+class TestReadings:
+    """Every alternative reading differs from the default where it must, and only there."""
+
+    def outputs(self, operation, case, **readings):
+        return QSAPrepare(4, 1e-6, Readings(**readings)).run(inputs_of(case, operation))
+
+    def test_right_alignment_differs_only_between_empty_and_full(self, operation):
+        for past, differs in ((1, True), (2, True), (3, False)):
+            case = case_of(dims={"N": 1, "L": 0, "Di": 2, "Dr": 2, "Bp": 0}, past=(past,), pad=(0,), poison="zero")
+            left = self.outputs(operation, case)["present_incomplete_raw_keys"]
+            right = self.outputs(operation, case, alignment="right")["present_incomplete_raw_keys"]
+            # The rows of the input that count are others under the other reading: only full states agree.
+            assert np.array_equal(left, right) != differs
+
+    def test_unit_weight_normalizes(self, operation):
+        case = case_of(disabled=("norm", "rope"))
+        off = self.outputs(operation, case)["block_index_keys"][0, 0].astype(np.float64)
+        unit = self.outputs(operation, case, empty_weight="unit")["block_index_keys"][0, 0]
+        assert unit == pytest.approx(off / np.sqrt((off**2).mean() + 1e-6), rel=1e-6)
+
+    def test_row_count_from_shapes(self, operation):
+        case = case_of(dims={"N": 2, "L": 6, "Di": 6, "Dr": 4, "Bp": 3})
+        assert self.outputs(operation, case)["block_index_keys"].shape[1] == 2
+        assert self.outputs(operation, case, rows="bound")["block_index_keys"].shape[1] == 3 + 2
+
+    def test_unused_rows(self, operation):
+        case = case_of(poison="huge", dims={"N": 2, "L": 2, "Di": 6, "Dr": 4, "Bp": 3}, past=(2, 9))
+        top = np.finfo(np.float32).max
+        zeros = self.outputs(operation, case, unused="zeros")
+        carried = self.outputs(operation, case, unused="carried")
+        assert (zeros["block_index_keys"][0, 1] == 0).all()
+        assert (np.abs(carried["block_index_keys"][0, 1]) == top).all()
+        assert (zeros["present_incomplete_raw_keys"][0] == 0).all()
+        assert (np.abs(carried["present_incomplete_raw_keys"][0, 2]) == top).all()
+        # Sequence 0 completes its block, so that nothing is open: the rope is unused.
+        assert (zeros["present_incomplete_rope"][0] == 0).all()
+        past_rope = inputs_of(case, operation)["past_incomplete_rope"][0]
+        assert np.array_equal(carried["present_incomplete_rope"][0], past_rope)
+
+    def test_half_width_and_interleaved_pairing_by_hand(self):
+        y, cos, sin = np.array([[1.0, 2, 3, 4, 9]]), np.array([[0.0, 1]]), np.array([[1.0, 2]])
+        half = QSAPrepare(2, 0, Readings(rope_width="half")).rotate(y, cos, sin)
+        # pairs (0,2) with cos 0, sin 1 and (1,3) with cos 1, sin 2
+        assert half.tolist() == [[-3, 2 - 8, 1, 4 + 4, 9]]
+        wide = np.array([[0.0, 0, 1, 1]]), np.array([[1.0, 1, 2, 2]])
+        interleaved = QSAPrepare(2, 0, Readings(pairing="interleaved")).rotate(y, *wide)
+        # pairs (0,1) with cos 0, sin 1 and (2,3) with cos 1, sin 2
+        assert interleaved.tolist() == [[-2, 1, 3 - 8, 4 + 6, 9]]
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_outputs_have_the_element_type(operation, name):
+    outputs = QSAPrepare(4).run(inputs_of(case_of(element_type=name), operation))
+    assert {array.dtype for array in outputs.values()} == {DTYPES[name]}
