@@ -122,7 +122,8 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         m = op.mean(x)
         size = np.abs(x).sum(axis=1)
         em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta
-        outside = np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1) > F32_MAX
+        overflow = np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1) > F32_MAX
+        outside = overflow.copy()
         if op.normalizes(call):
             y, ey, far = _normalization(op, op.weight(call), m, em, T)
             outside |= far
@@ -138,7 +139,7 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         e[np.isnan(e) | outside] = np.inf
         if not op.normalizes(call):
             # NaN and infinity of a key reach an element that is not rotated without any product (NUM-3).
-            arrived = ~np.isfinite(m)
+            arrived = ~np.isfinite(m) & ~overflow
             arrived[:, : len(op.pairs(call.Dr)[0]) * 2] = False
             e[:, arrived] = 0.0
     required = e[0]
