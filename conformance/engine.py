@@ -22,7 +22,7 @@ from conformance.backends.protocol import Backend, BackendInfo, OperationConfig,
 from conformance.case import Case, Refusal, lengths
 from conformance.expression import evaluate
 from conformance.judge import Verdict, Worst, judge, same_bits
-from conformance.operation import Operation, Reference
+from conformance.operation import Operation, Output, Port, Reference
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -33,7 +33,7 @@ Inputs = dict[str, Array]
 STATUSES = ("pass", "quality-warning", "fail", "error", "unsupported", "not-run")
 SESSIONS_KEPT = 48
 # Audits that every case gets, and those that a case asks for by name.
-AUDITS = ("interleave", "shapes", "sessions", "concurrent")
+AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided", "permuted", "alone")
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -335,11 +335,14 @@ class Engine:
             )
 
     def carry(self, answer: Answer) -> dict[str, Array]:
-        """Ports of the next call: the outputs as they came, or the reference's where a backend returns none."""
+        """Ports of the next call: the outputs as they came, or the reference's where a backend returns none.
+
+        Copies, so that a backend that writes into its old outputs is not taken for one that modifies its inputs.
+        """
         carried = {}
         for port, output in self.operation.carried.items():
             got = answer.got.get(output)
-            carried[port] = answer.expected[output].fill(np.nan) if got is None else got
+            carried[port] = answer.expected[output].fill(np.nan) if got is None else got.copy()
         return carried
 
     def same(self, run: Run, answer: Answer, other: Answer, clause: str, reason: str, status: str = "fail") -> None:
@@ -424,6 +427,54 @@ class Engine:
             answer = Answer(got, single.expected)
             self.same(run, answer, single, "PLG-1", "concurrent requests give other bits")
 
+    def _audit_strided(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+        """PLG-1: inputs that are regions of larger arrays give the bits of dense ones."""
+        views = {name: region(array, run.case.poison) for name, array in whole.items()}
+        got = session.run(views)
+        self._check_names(run.case, got)
+        self.same(run, Answer(got, single.expected), single, "PLG-1", "inputs with strides give other bits")
+        for name, array in whole.items():
+            if not same_bits(views[name], array).all():
+                raise Stop("fail", "PLG-2", f"the call modifies its input {name}")
+
+    def _audit_permuted(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+        """SEP-1: permuted sequences give permuted outputs; with PLG-4 in the case, to the bit."""
+        order = np.roll(np.arange(run.case.dims[self.operation.batch]), 1)
+        inputs = self._sequences(whole, self.operation.ports, order)
+        answer = self.call(run, session, inputs, self.oracle(run.case).expect(inputs))
+        if "PLG-4" in run.case.clauses:
+            there = Answer(self._sequences(single.got, self.operation.outputs, order), answer.expected)
+            self.same(run, answer, there, "PLG-4", "permuted sequences give other bits", "quality-warning")
+
+    def _audit_alone(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+        """SEP-1: every sequence alone is right; with PLG-4 in the case, it has the bits that it has in the batch."""
+        place = run.where
+        for n in range(run.case.dims[self.operation.batch]):
+            run.where = f"{place}, sequence {n}"
+            inputs = self._sequences(whole, self.operation.ports, np.array([n]))
+            answer = self.call(run, session, inputs, self.oracle(run.case).expect(inputs))
+            if "PLG-4" in run.case.clauses:
+                got = self._sequences(single.got, self.operation.outputs, np.array([n]))
+                cut = {name: array[tuple(map(slice, answer.got[name].shape))] for name, array in got.items()}
+                self.same(
+                    run, answer, Answer(cut, answer.expected), "PLG-4", "a row alone has other bits", "quality-warning"
+                )
+
+    def _sequences(self, arrays: Mapping[str, Array], ports: Sequence[Port | Output], order: Array) -> Inputs:
+        """The sequences of a batch in another order, or some of them; what has no sequences stays as it is."""
+        chosen = {}
+        for port in ports:
+            if port.name in arrays:
+                array = arrays[port.name]
+                N = port.shape.index(self.operation.batch) if self.operation.batch in port.shape else None
+                whole = (
+                    N is None
+                    or array.ndim < len(port.shape)
+                    or (port.name == self.operation.lengths and len(array) == 1)
+                )
+                chosen[port.name] = array if whole else np.ascontiguousarray(array.take(order, axis=N))
+        return chosen
+
     def _judged(self, run: Run, session: Session, case: Case) -> None:
         inputs = tensors.inputs_of(case, self.operation)
         self.call(run, session, inputs, self.oracle(case).expect(inputs))
@@ -481,6 +532,20 @@ def with_literal(literal: Any, expected: Expected) -> Expected:
             numbers = numbers.astype(expected.dtype) if part.bound is None else numbers
         parts.append(replace(part, value=numbers))
     return replace(expected, parts=tuple(parts))
+
+
+def region(array: Array, poison: str) -> Array:
+    """The same values as a region of a larger, poisoned array: rows further apart, or every other element."""
+    if not array.ndim:
+        return array
+    shape = (2 * len(array),) if array.ndim == 1 else (*array.shape[:-1], array.shape[-1] + 3)
+    if array.dtype.kind == "i":
+        larger = np.full(shape, -1, dtype=array.dtype)
+    else:
+        larger = tensors.Poison(poison).values(shape, array.dtype)
+    view: Array = larger[::2] if array.ndim == 1 else larger[..., : array.shape[-1]]
+    view[...] = array
+    return view
 
 
 def reshaped(case: Case, operation: Operation, dims: Mapping[str, int], seed: int | None = None) -> Case:
