@@ -449,7 +449,7 @@ def _streams(spec: Any, L: int, here: Origin, name: str) -> tuple[tuple[int, ...
     streams: list[tuple[int, ...]] = []
     for index, one in enumerate(spec):
         streams += _partitions(one, L, here, index)
-    return tuple(dict.fromkeys(s for s in streams if s != (L,)))
+    return tuple(dict.fromkeys(s for s in streams if s and s != (L,)))
 
 
 def _partitions(one: Any, L: int, here: Origin, index: int) -> list[tuple[int, ...]]:

@@ -202,7 +202,7 @@ def rotary(
         if len(sections) > a:
             axis[(pair % 3 == a) & (pair < 3 * sections[a])] = a
     rate = np.asarray(spread, dtype=np.float64)[axis] * theta ** (-pair / max(width, 1))
-    position = draw.rows() if len(draw.shape) == 3 else np.zeros((draw.shape[0], 1))
+    position = draw.rows() if draw.tokens is not None else np.zeros((draw.shape[0], 1))
     return np.broadcast_to(_table(position * rate, part), draw.shape)
 
 

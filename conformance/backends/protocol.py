@@ -47,7 +47,8 @@ class Session(Protocol):
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: all ports by contract name in, the declared outputs by contract name out.
 
-        A disabled port is an array with no elements; bf16 is ``ml_dtypes.bfloat16``.
+        A disabled port is an array with no elements; bf16 is ``ml_dtypes.bfloat16``. As any NumPy array an input may
+        have strides.
         """
         ...
 
