@@ -94,6 +94,8 @@ def load(path: Path, name: str = "") -> tuple[Any, Places]:
 def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Places) -> Any:
     mark = node.start_mark
     places.marks.setdefault(keys, (mark.line + 1, mark.column + 1))
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in ("map", "seq", "str", "int", "float", "bool", "null"):
+        raise LibraryError(f"the tag {node.tag} is not allowed", places.at(*keys))
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
