@@ -203,10 +203,18 @@ class QSAPrepare:
         return call.k_norm_weight.astype(np.float64)
 
     def normalize(self, m: Array, weight: Array) -> Array:
-        """NRM-1, NRM-2: root mean square over Di with epsilon inside the root, then the weight."""
+        """NRM-1, NRM-2: [K, Di] by its root mean square, then times the weight."""
         with np.errstate(all="ignore"):
-            square = np.mean(m * m, axis=1, keepdims=True) if m.size else np.zeros((len(m), 1))
-            result: Array = m / np.sqrt(square + self.epsilon) * weight
+            result: Array = m / self.root(self.mean_square(m)) * weight
+        return result
+
+    def mean_square(self, m: Array) -> Array:
+        """NRM-1: [K, 1], over all Di elements."""
+        return np.mean(m * m, axis=1, keepdims=True) if m.size else np.zeros((len(m), 1))
+
+    def root(self, square: Array) -> Array:
+        """NRM-1: the root mean square, with epsilon inside the root."""
+        result: Array = np.sqrt(square + self.epsilon)
         return result
 
     def pairs(self, width: int) -> tuple[Array, Array, Array, Array]:
