@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from conformance import strict_yaml
+from conformance import library_cache
 from conformance.case import Case, Change, Refusal
 from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.expression import ExpressionError, evaluate, symbols_of
@@ -31,6 +31,9 @@ from conformance.operation import (
     load_operation,
     located,
 )
+
+if TYPE_CHECKING:
+    from conformance import strict_yaml
 
 Number = Scalar | str
 ALL_PARTITIONS_UP_TO = 8  # tokens; beyond it `streams: all` would mean more than 128 streams
@@ -122,8 +125,22 @@ class Library:
 
 
 def load_library(name: str = "qsa_prepare", root: Path | None = None) -> Library:
-    """All cases of an operation, in the order of the files. Raises `LibraryError` at the first problem."""
+    """All cases of an operation, in the order of the files. Raises `LibraryError` at the first problem.
+
+    What was read before is taken from a cache, as long as no file of the library or of this package has changed.
+    """
     root = root or cases_root()
+    key = library_cache.key(root / name)
+    stored = library_cache.read(key)
+    if stored is None:
+        library = read_library(name, root)
+        library_cache.write(key, library_cache.Stored(library.operation, library.cases, library.written))
+        return library
+    return Library(stored.operation, stored.cases, stored.written)
+
+
+def read_library(name: str, root: Path) -> Library:
+    """All cases of an operation, from its files."""
     operation = load_operation(name, root)
     cases: list[Case] = []
     written = 0
@@ -146,6 +163,8 @@ def case_files(folder: Path) -> list[Path]:
 
 def load_file(path: Path, operation: Operation, shown: str = "") -> tuple[list[Case], int]:
     """The expanded cases of one file and the number of written ones. Raises `LibraryError`."""
+    from conformance import strict_yaml
+
     data, places = strict_yaml.load(path, shown)
     try:
         file = msgspec.convert(data, File)

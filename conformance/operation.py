@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from conformance import strict_yaml
 from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.expression import evaluate
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from conformance import strict_yaml
     from reference.expected import Expected
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -251,6 +251,8 @@ def located(error: msgspec.ValidationError, places: strict_yaml.Places, *keys: A
 @lru_cache(maxsize=8)
 def load_operation(name: str = "qsa_prepare", root: Path | None = None) -> Operation:
     """The operation of a folder of the library. Raises `UsageError` or `LibraryError`."""
+    from conformance import strict_yaml
+
     root = root or cases_root()
     path = root / name / "operation.yaml"
     if not path.is_file():

@@ -56,8 +56,16 @@ def usable(text: str) -> tuple[Backend, BackendInfo]:
     return backend, info
 
 
-def header(plan: Plan, library: Library, info: BackendInfo, *, seed: int | None = None, shard: str = "") -> Header:
-    """The first line of a run's log."""
+def header(
+    plan: Plan,
+    library: Library,
+    info: BackendInfo,
+    *,
+    more: Mapping[str, str] | None = None,
+    seed: int | None = None,
+    shard: str = "",
+) -> Header:
+    """The first line of a run's log; `more` is what a backend says of its own environment."""
     fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
     return Header(
         schema=SCHEMA,
@@ -68,7 +76,7 @@ def header(plan: Plan, library: Library, info: BackendInfo, *, seed: int | None 
         cases=len(plan.cases),
         complete=plan.complete,
         backend=BackendRecord(connect=plan.connect, **fields),
-        environment=environment(),
+        environment=environment() | dict(more or {}),
         argv=tuple(sys.argv[1:]),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         filters=dict(plan.filters),
@@ -95,13 +103,14 @@ def execute(
     results: Iterable[Outcome],
     path: Path | None = None,
     *,
+    more: Mapping[str, str] | None = None,
     on_result: Callable[[Outcome], None] | None = None,
     diagnose: Callable[[Outcome], str] | None = None,
 ) -> Log:
     """Write results to a log as they come, and give the log back. An interruption leaves a log without footer."""
     cases = {case.id: case for case in plan.cases}
     started = time.perf_counter()
-    head = header(plan, library, info)
+    head = header(plan, library, info, more=more)
     case_records: dict[str, CaseRecord] = {}
     result_records: dict[str, ResultRecord] = {}
     footer: Footer | None = None
