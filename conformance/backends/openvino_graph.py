@@ -12,9 +12,17 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
-from conformance.backends.openvino_runtime import OUTPUTS, URL, CompiledSession, Device, type_of
+from conformance.backends.openvino_runtime import (
+    OUTPUTS,
+    URL,
+    CompiledSession,
+    Device,
+    model_of,
+    port_nodes,
+    type_of,
+)
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.refusals import DEFAULT_EPSILON, PORTS, RANKS, ROPE_PORTS, check_attributes
+from conformance.backends.refusals import DEFAULT_EPSILON, check_attributes
 
 Node = Any  # openvino ships no usable types
 END = 2**31 - 1  # of an axis, for Slice
@@ -50,7 +58,7 @@ class OpenVINOGraph:
 
 
 def build_model(config: OperationConfig) -> openvino.Model:
-    """The model of one configuration; its inputs and outputs have the contract's names, those switched off are left out."""
+    """The model of one configuration under the contract's names, without the ports that are switched off."""
     return _Graph(config).model()
 
 
@@ -66,24 +74,14 @@ class _Graph:
         self.epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
         self.type = type_of(config.element_type)
         self.rotates, self.normalizes = "rope" not in config.disabled, "norm" not in config.disabled
-        absent = {*(() if self.rotates else ROPE_PORTS), *(() if self.normalizes else ("k_norm_weight",))}
-        self.port: dict[str, Node] = {}
-        for name in PORTS:
-            if name not in absent:
-                element = type_of(config.length_type) if name == "key_length" else self.type
-                self.port[name] = ops.parameter([-1] * RANKS[name], element, name=name)
-                self.port[name].output(0).set_names({name})
+        self.port = port_nodes(config)
 
     def model(self) -> openvino.Model:
         self.sizes()
         self.lengths()
         self.window()
         outputs = [self.block_index_keys(), self.raw_state(), *([self.rope_state()] if self.rotates else [])]
-        results = []
-        for name, output in zip(OUTPUTS, outputs, strict=False):
-            results.append(ops.result(output))
-            results[-1].output(0).set_names({name})
-        return openvino.Model(results, list(self.port.values()), "QSAPrepare")
+        return model_of(self.port, outputs)
 
     # Sizes and lengths
 
@@ -99,7 +97,7 @@ class _Graph:
             self.halves = ops.concat([_int(-1, 2), self.half], 0)
 
     def lengths(self) -> None:
-        """LEN-1 to LEN-4 and BLK-1: c, q before the call, c_after, q_after; what the largest grid of new blocks holds."""
+        """LEN-1 to LEN-4, BLK-1: c and q before and after the call, and how many new blocks the grid must hold."""
         S = ops.broadcast(ops.convert(self.port["key_length"], "i32"), self.N)
         past = ops.maximum(ops.subtract(S, self.L), _int(0))
         self.S = S
@@ -127,7 +125,7 @@ class _Graph:
     # The block keys
 
     def block_index_keys(self) -> Node:
-        """OUT-1 to OUT-3: past block keys, new ones and a row of zeros in one table, of which every row picks its own."""
+        """OUT-1 to OUT-3: past block keys, new ones and a row of zeros in one table; every row picks its own."""
         new_in_rows, new_from_past = self.blocks_in_new_rows(), self.blocks_from_past()
         zeros = ops.broadcast(ops.constant(np.float32(0)), ops.concat([_int(1), self.Di], 0))
         past = self.port["past_block_index_keys"]
@@ -143,7 +141,7 @@ class _Graph:
         return ops.gather(table, ops.select(ops.less(b, self.column(self.c_after)), known, at_zeros), _int(0))
 
     def blocks_in_new_rows(self) -> Node:
-        """BLK-2: keys [N * width, Di] of the blocks whose tokens are all new, `width` a sequence, unused ones included."""
+        """BLK-2: keys [N * width, Di] of the blocks whose tokens are all new; a sequence may leave some unused."""
         start = ops.add(ops.subtract(ops.multiply(self.first, _int(self.r)), self.S), self.L)
         start = ops.add(start, ops.multiply(self.n, self.L))
         steps = self.range(ops.multiply(self.width, _int(self.r)))
@@ -187,7 +185,7 @@ class _Graph:
         )
 
     def means(self, table: Node, rows: Node) -> Node:
-        """AVG-1: of the table's rows [K, r] the means [K, Di], summed in f32 from the oldest key on, nothing gathered."""
+        """AVG-1: means [K, Di] of the table's rows [K, r], summed in f32 from the oldest key on, none gathered."""
         return ops.embedding_bag_packed(self.f32(table), rows, reduction="mean")
 
     def finished(self, m: Node, cos: Node | None = None, sin: Node | None = None) -> Node:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import openvino
+from openvino import opset15 as ops
 
 from conformance.backends.protocol import OperationConfig, Unsupported
-from conformance.backends.refusals import check_call
+from conformance.backends.refusals import PORTS, RANKS, ROPE_PORTS, check_call
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -41,6 +42,32 @@ _TYPES = {
 def type_of(name: str) -> Any:
     """The `openvino.Type` of "f32", "f16", "bf16", "i32" or "i64"."""
     return getattr(openvino.Type, name)
+
+
+def port_nodes(config: OperationConfig) -> dict[str, Any]:
+    """The eight inputs by contract name: dynamic Parameters, empty constants where a feature is off (OFF-3)."""
+    off = {
+        *(ROPE_PORTS if "rope" in config.disabled else ()),
+        *(("k_norm_weight",) if "norm" in config.disabled else ()),
+    }
+    nodes = {}
+    for name in PORTS:
+        element_type = type_of(config.length_type if name == "key_length" else config.element_type)
+        if name in off:
+            nodes[name] = ops.constant(np.empty(0, np.float32), element_type)
+        else:
+            nodes[name] = ops.parameter([-1] * RANKS[name], element_type, name=name)
+            nodes[name].output(0).set_names({name})
+    return nodes
+
+
+def model_of(ports: Mapping[str, Any], outputs: Sequence[Any]) -> openvino.Model:
+    """The model from these inputs to these outputs, all under the contract's names."""
+    results = [ops.result(output) for output in outputs]
+    for result, name in zip(results, OUTPUTS, strict=False):
+        result.output(0).set_names({name})
+    parameters = [node for node in ports.values() if node.get_type_name() == "Parameter"]
+    return openvino.Model(results, parameters, "QSAPrepare")
 
 
 def tensor_of(array: Array) -> Any:
@@ -101,7 +128,7 @@ class CompiledSession:
     """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
 
     def __init__(self, config: OperationConfig, compiled: Any, outputs: Sequence[str] = OUTPUTS) -> None:
-        """`outputs` are the contract's names of the model's outputs, in order; the rope's is left out when it is off."""
+        """`outputs` are the contract's names of the model's outputs, in order; those it lacks come back empty."""
         self.config = config
         self.compiled_model = compiled
         self._ports = [port.any_name for port in compiled.inputs]
@@ -118,7 +145,7 @@ class CompiledSession:
         tensors = [tensor_of(inputs[name]) for name in self._ports]
         for index, tensor in enumerate(tensors):
             request.set_input_tensor(index, tensor)
-        # Output memory is new for every call and belongs to the arrays on it: cheaper than copying out of the request's.
+        # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
         for index, shape in enumerate(self._shapes):
             request.set_output_tensor(index, openvino.Tensor(self._type, shape))
         results = request.infer(share_outputs=True).to_tuple()
