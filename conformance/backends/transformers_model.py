@@ -141,7 +141,7 @@ class TransformersSession:
             hidden_size=2 * Di,
             num_hidden_layers=1,
             layer_types=["indexed_attention"],
-            head_dim=Di,
+            head_dim=max(Di - Di % 2, 1),  # of no use to the indexer, but checked to be even
             rms_norm_eps=float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)),
             indexer_n_heads=1,
             indexer_kv_heads=1,
