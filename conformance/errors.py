@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Place(NamedTuple):
@@ -35,6 +35,17 @@ class BackendError(Exception):
     """A backend cannot be found, loaded or used at all; exit code 3."""
 
     exit_code = 3
+
+
+class Lost(Exception):  # noqa: N818  it happened to a process of ours; whose fault it is, is decided elsewhere
+    """The process that ran a backend is gone, by itself or because it went beyond a limit."""
+
+    def __init__(self, kind: Literal["crash", "killed", "timeout", "memory", "output"], says: str) -> None:
+        super().__init__(kind, says)
+        self.kind, self.says = kind, says
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.says}"
 
 
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
