@@ -1,0 +1,98 @@
+"""The pytest plug-in: same ids, same outcomes, same filters as the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import conformance.runner  # noqa: F401  pytester forgets modules of the run inside it; NumPy can be loaded only once
+
+FAKES = Path(__file__).parent / "fakes.py"
+
+
+@pytest.fixture
+def few(library):
+    chosen = [c for c in library.cases if not c.refusal and c.element_type == "f32" and c.level == "required"][:4]
+    return [argument for case in chosen for argument in ("--case", case.id)], chosen
+
+
+def test_one_test_a_case_with_its_id(pytester, few):
+    arguments, cases = few
+    result = pytester.runpytest("--pyargs", "conformance", "--backend", "numpy", "-v", *arguments)
+    result.assert_outcomes(passed=len(cases), skipped=1)
+    text = result.stdout.str()
+    for case in cases:
+        assert f"test_case[{case.id}]" in text
+    assert f"qsa-conformance: numpy INCOMPLETE, {len(cases)} cases" in text
+
+
+def test_a_failure_says_clause_element_and_command(pytester, few):
+    arguments, _ = few
+    result = pytester.runpytest("--pyargs", "conformance", "--backend", f"py:{FAKES}:SlightlyOff", *arguments)
+    assert result.ret == 1
+    text = result.stdout.str()
+    assert "block_index_keys[" in text
+    assert "qsa-conformance run -b" in text
+    assert "NOT CONFORMANT" in text
+    assert "def check(" not in text  # the harness' own frames are of no use to an author
+
+
+def test_unsupported_cases_are_skipped_with_the_reason(pytester, library):
+    case = next(c for c in library.cases if c.element_type == "f16" and not c.refusal)
+    backend = f"py:{FAKES}:OnlyF32"
+    result = pytester.runpytest("--pyargs", "conformance", "--backend", backend, "-rs", "--case", case.id)
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*takes f32 only*"])
+
+
+def test_several_backends_side_by_side(pytester, few):
+    arguments, cases = few
+    backends = ("--backend", "numpy", "--backend", f"py:{FAKES}:Honest")
+    result = pytester.runpytest("--pyargs", "conformance", *backends, "-v", *arguments)
+    result.assert_outcomes(passed=2 * len(cases), skipped=1)
+    assert f"[numpy::{cases[0].id}]" in result.stdout.str()
+
+
+def test_keyword_expressions_mean_the_same(pytester, library):
+    from conformance.selection import select
+
+    expression = "streams and (f16 or bf16) and not chunk"
+    wanted = {case.id for case in select(library, expression=expression)}
+    result = pytester.runpytest(
+        "--pyargs",
+        "conformance",
+        "--backend",
+        "numpy",
+        "-k",
+        expression,
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    )
+    lines = result.stdout.str().splitlines()
+    got = {line.split("test_case[", 1)[1][:-1] for line in lines if "test_case[" in line}
+    assert got == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name the implementation under test"),
+        (["--backend", "nunpy"], "did you mean 'numpy'?"),
+        (["--backend", "numpy", "--case", "none"], "no case 'none'"),
+        (["--backend", "numpy", "--clause", "XYZ-1"], "no clause 'XYZ-1'"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(pytester, arguments, words):
+    result = pytester.runpytest("--pyargs", "conformance", *arguments)
+    assert result.ret != 0
+    assert words in result.stdout.str() + result.stderr.str()
+
+
+def test_other_peoples_tests_are_left_alone(pytester):
+    pytester.makepyfile("def test_mine(): pass")
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1)
+    assert "qsa-conformance" not in result.stdout.str().split("\n", 6)[-1]
