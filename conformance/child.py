@@ -24,7 +24,6 @@ CHUNK = 1 << 16
 TAIL = 8 << 10  # bytes of noise kept
 LOOK = 0.05  # seconds between two looks at the clock and at the memory of a child that is being waited for
 GRACE = 2.0  # seconds a child gets to end by itself once its input is closed
-PROC = Path("/proc")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -104,6 +103,8 @@ class Child:
                 raise self._ended("timeout", f"no answer within {limit:g} s")
             if now > looked + LOOK:
                 looked = now
+                if not self.running and self._read() and not self._complete:  # what it started holds the pipes open
+                    raise self._gone()
                 if resident(self.process.pid) > self.limits.memory:
                     raise self._ended("memory", f"takes more than {self.limits.memory // MIB} MiB")
         return self._line()
@@ -239,8 +240,8 @@ def _kill_when_we_end(lifeline: int, group: int) -> None:
 def resident(group: int) -> int:
     """Bytes of memory that the processes of a group hold; 0 where the system does not say."""
     pages = 0
-    for name in filter(str.isdigit, os.listdir(PROC) if PROC.is_dir() else ()):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it may have ended meanwhile
-            if os.getpgid(int(name)) == group:
-                pages += int((PROC / name / "statm").read_text().split()[1])
+            if os.getpgid(int(folder.name)) == group:
+                pages += int((folder / "statm").read_text().split()[1])
     return pages * PAGE
