@@ -127,9 +127,8 @@ class _Graph:
     def block_index_keys(self) -> Node:
         """OUT-1 to OUT-3: past block keys, new ones and a row of zeros in one table; every row picks its own."""
         new_in_rows, new_from_past = self.blocks_in_new_rows(), self.blocks_from_past()
-        zeros = ops.broadcast(ops.constant(np.float32(0)), ops.concat([_int(1), self.Di], 0))
-        past = self.port["past_block_index_keys"]
-        table = ops.concat([self.key_rows(past), new_in_rows, new_from_past, self.rounded(zeros)], 0)
+        past = self.key_rows(self.port["past_block_index_keys"])
+        table = ops.concat([past, new_in_rows, new_from_past, self.zeros(_int(1), self.Di)], 0)
         at_new = ops.multiply(self.N, self.Bp)
         at_heads = ops.add(at_new, ops.multiply(self.N, self.width))
         at_zeros = ops.add(at_heads, ops.multiply(self.N, self.heads))
@@ -161,20 +160,22 @@ class _Graph:
         return self.finished(means, self.in_pairs(cos), self.in_pairs(sin))
 
     def window(self) -> None:
-        """Rows that an open block can lie in: those waiting, the first r - 1 new ones and the last r - 1 new ones."""
+        """Rows that an open block can lie in: those waiting, the first and the last r - 1 new ones; then zeros."""
         raw, rows = self.port["raw_index_keys"], self.r - 1
-        parts = [self.port["past_incomplete_raw_keys"], self.slice(raw, _int(0), _int(rows), 1)]
-        window = ops.concat([*parts, self.slice(raw, _int(-rows), _int(END), 1)], 1)
-        self.window_width = self.size(window, 1)
+        first, last = self.slice(raw, _int(0), _int(rows), 1), self.slice(raw, _int(-rows), _int(END), 1)
+        zeros = self.zeros(self.N, _int(1), self.Di)
+        window = ops.concat([self.port["past_incomplete_raw_keys"], first, last, zeros], 1)
+        width = self.size(window, 1)
+        self.window_end = ops.subtract(width, _int(1))
         self.window_rows = self.key_rows(window)
-        self.window_start = self.column(ops.multiply(self.n, self.window_width))
+        self.window_start = self.column(ops.multiply(self.n, width))
 
     def blocks_from_past(self) -> Node:
         """BLK-3, ROT-4: keys [N * heads, Di] of the blocks that began in an earlier call."""
         j = self.row(self.range(ops.multiply(self.heads, _int(self.r))))
         q = self.column(self.q)
         rows = ops.select(ops.less(j, q), j, ops.subtract(ops.add(j, _int(self.r - 1)), q))
-        rows = ops.add(ops.minimum(rows, ops.subtract(self.window_width, _int(1))), self.window_start)
+        rows = ops.add(ops.minimum(rows, self.window_end), self.window_start)
         means = self.means(self.window_rows, ops.reshape(rows, _int(-1, self.r), False))
         if not self.rotates:
             return self.finished(means)
@@ -226,26 +227,27 @@ class _Graph:
         """STA-1: the raw keys of the open block, zeros behind them."""
         j, q = ops.constant(np.arange(self.r - 1, dtype=np.int32)[None]), self.column(self.q_after)
         waited = ops.less(j, ops.subtract(q, self.L))  # more keys are open than there are new ones
-        rows = ops.select(waited, j, ops.add(ops.subtract(j, q), self.window_width))
-        rows = ops.add(ops.minimum(rows, ops.subtract(self.window_width, _int(1))), self.window_start)
-        return self.where(ops.unsqueeze(ops.less(j, q), _int(2)), ops.gather(self.window_rows, rows, _int(0)))
+        new = ops.minimum(ops.add(ops.subtract(j, q), self.window_end), self.window_end)
+        return ops.gather(self.window_rows, ops.add(ops.select(waited, j, new), self.window_start), _int(0))
 
     def rope_state(self) -> Node:
         """STA-2: cos and sin of the open block's first token, zeros when no block is open."""
-        new = [self.slice(self.port[name], _int(1 - self.r), _int(END), 1) for name in ("rope_cos", "rope_sin")]
         past = self.port["past_incomplete_rope"]
-        window = ops.concat([ops.unsqueeze(past, _int(1)), ops.concat(new, 2)], 1)
+        both = self.size(past, 1)
+        new = [self.slice(self.port[name], _int(1 - self.r), _int(END), 1) for name in ("rope_cos", "rope_sin")]
+        zeros = self.zeros(self.N, _int(1), both)
+        window = ops.concat([ops.unsqueeze(past, _int(1)), ops.concat(new, 2), zeros], 1)
         width = self.size(window, 1)
-        row = ops.minimum(ops.subtract(width, self.q_after), ops.subtract(width, _int(1)))
-        row = ops.select(ops.less(self.L, self.q_after), _int(0), row)
-        row = ops.add(row, ops.multiply(self.n, width))
-        table = ops.reshape(window, ops.concat([_int(-1), self.size(past, 1)], 0), False)
-        return self.where(self.column(ops.less(_int(0), self.q_after)), ops.gather(table, row, _int(0)))
+        new_row = ops.subtract(ops.subtract(width, _int(1)), self.q_after)
+        row = ops.select(ops.less(self.L, self.q_after), _int(0), new_row)
+        table = ops.reshape(window, ops.concat([_int(-1), both], 0), False)
+        return ops.gather(table, ops.add(row, ops.multiply(self.n, width)), _int(0))
 
     # Nodes that recur
 
-    def where(self, condition: Node, values: Node) -> Node:
-        return ops.select(condition, values, self.rounded(ops.constant(np.float32(0))))
+    def zeros(self, *shape: Node) -> Node:
+        """Zeros of type T; rows of a table, as a Select would flush subnormal numbers of bf16."""
+        return ops.broadcast(ops.constant(np.float32(0), self.type), ops.concat(list(shape), 0))
 
     def f32(self, x: Node) -> Node:
         return x if self.type == openvino.Type.f32 else ops.convert(x, "f32")

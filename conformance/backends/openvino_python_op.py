@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ELEMENT_TYPES = {openvino.Type.f32: np.float32, openvino.Type.f16: np.float16, openvino.Type.bf16: ml_dtypes.bfloat16}
 LENGTH_TYPES = (openvino.Type.i32, openvino.Type.i64)
+SWITCHED = (*ROPE_PORTS, "k_norm_weight")  # the ports that may be empty
 
 
 class OpenVINOPythonOp:
@@ -131,78 +132,67 @@ def _array(tensor: openvino.Tensor) -> Array:
 
 # Shape inference
 
+Interval = tuple[int, int]  # the least and the greatest value of a dimension
+UNBOUNDED = 2**63 - 1  # what OpenVINO calls the greatest value of a dimension without a bound
+ANY: Interval = (0, UNBOUNDED)
+
 
 def infer_shapes(shapes: dict[str, Any], r: int) -> tuple[Any, Any, Any]:
     """Output shapes from input shapes, all `openvino.PartialShape`; B is bounded by Bp + (L + r - 1) div r.
 
     Raises `Rejected` at "prepare": "shape" for ranks and dimensions that contradict each other, "rope" for ERR-4.
     """
-    dims = {name: list(shape) if shape.rank.is_static else None for name, shape in shapes.items()}
-    empty = {name: None if axes is None else _is_empty(axes) for name, axes in dims.items()}
-    rope = {name: empty[name] for name in ROPE_PORTS}
-    if True in rope.values() and False in rope.values():
-        raise Rejected("rope", "prepare", tuple(name for name, off in rope.items() if off))
-    off = {name for name in (*ROPE_PORTS, "k_norm_weight") if empty[name]}
+    dims = {name: _intervals(shape) for name, shape in shapes.items()}
+    off = {name for name, axes in dims.items() if axes and axes[-1][1] == 0 and name in SWITCHED}
+    missing = tuple(name for name in ROPE_PORTS if name in off)
+    if any((dims[name] or (ANY,))[-1][0] > 0 for name in ROPE_PORTS) and missing:
+        raise Rejected("rope", "prepare", missing)
     known = {name: axes for name, axes in dims.items() if axes is not None and name not in off}
     wrong = tuple(name for name, axes in known.items() if len(axes) != RANKS[name])
     if wrong:
         raise Rejected("shape", "prepare", wrong)
 
-    def agreed(*places: tuple[str, int], also: Iterable[int] = ()) -> Any:
-        return _merged([(name, known[name][axis]) for name, axis in places if name in known], also)
+    def agreed(*places: tuple[str, int], start: Interval = ANY) -> Interval:
+        return _merged([(name, known[name][axis]) for name, axis in places if name in known], start)
 
-    raw, past, waiting = "raw_index_keys", "past_block_index_keys", "past_incomplete_raw_keys"
-    batch = [(name, 0) for name in RANKS if name not in ("key_length", "k_norm_weight")]
-    lengths = known.get("key_length")
-    if lengths and lengths[0].is_static and lengths[0].get_length() != 1:
+    raw, past, waiting, carried = "raw_index_keys", "past_block_index_keys", "past_incomplete_raw_keys", ROPE_PORTS[2]
+    batch = [(name, 0) for name in (raw, past, *ROPE_PORTS, waiting)]
+    if "key_length" in known and known["key_length"][0][0] != 1:  # LEN-2: a length of shape [1] is for all
         batch.append(("key_length", 0))
     N, L = agreed(*batch), agreed((raw, 1), ("rope_cos", 1), ("rope_sin", 1))
     Di = agreed((raw, 2), (past, 2), (waiting, 2), ("k_norm_weight", 0))
-    agreed((waiting, 1), also=[r - 1])
-    Bp = agreed((past, 1))
-    most = -1
-    if Bp.get_max_length() >= 0 and L.get_max_length() >= 0:
-        most = Bp.get_max_length() + (L.get_max_length() + r - 1) // r
-    return (
-        openvino.PartialShape([N, openvino.Dimension(0, most), Di]),
-        openvino.PartialShape([N, r - 1, Di]),
-        _rope_shape(dims[ROPE_PORTS[2]], agreed(("rope_cos", 2), ("rope_sin", 2)), N, Di),
-    )
+    agreed((waiting, 1), start=(r - 1, r - 1))
+    Bp, Dr = agreed((past, 1)), agreed(("rope_cos", 2), ("rope_sin", 2))
+    both = agreed((carried, 1), start=(2 * Dr[0], min(2 * Dr[1], UNBOUNDED)))
+    if (Dr[0] == Dr[1] and Dr[0] % 2) or Dr[0] > Di[1]:
+        raise Rejected("rope", "prepare", ROPE_PORTS)
+    rope = openvino.PartialShape.dynamic()
+    if dims[carried] is not None:
+        rope = _shape(N, both) if len(dims[carried] or ()) == 2 else _shape((0, 0))
+    most = Bp[1] + (L[1] + r - 1) // r if max(Bp[1], L[1]) < UNBOUNDED else UNBOUNDED
+    return _shape(N, (0, most), Di), _shape(N, (r - 1, r - 1), Di), rope
 
 
-def _rope_shape(carried: Sequence[Any] | None, Dr: Any, N: Any, Di: Any) -> Any:
-    """Shape of the carried rope: [N, 2 * Dr], or [0] where that is what switches rotation off."""
-    if carried is None:
-        return openvino.PartialShape.dynamic()
-    if len(carried) < 2:
-        return openvino.PartialShape([0])
-    width = carried[1]
-    if Dr.is_static:
-        if Dr.get_length() % 2 or 0 <= Di.get_max_length() < Dr.get_length():
-            raise Rejected("rope", "prepare", ROPE_PORTS)
-        width = _merged([(ROPE_PORTS[2], width)], [2 * Dr.get_length()])
-    return openvino.PartialShape([N, width])
+def _intervals(shape: Any) -> tuple[Interval, ...] | None:
+    """The dimensions of a shape, None when even their number is not known."""
+    if shape.rank.is_dynamic:
+        return None
+    least, most = shape.get_min_shape(), shape.get_max_shape()
+    return tuple((least[axis], most[axis]) for axis in range(len(least)))  # iterators over shapes are slow
 
 
-def _is_empty(axes: Sequence[Any]) -> bool | None:
-    """OFF-3 on dimensions; None where the last one is not known."""
-    if not axes or axes[-1].is_static:
-        return is_empty(tuple(axis.get_length() if axis.is_static else -1 for axis in axes))
-    return None if axes[-1].get_min_length() == 0 else False
-
-
-def _merged(places: Sequence[tuple[str, Any]], also: Iterable[int] = ()) -> Any:
-    """The dimension that agrees with all of these; raises `Rejected` naming the first port that leaves none."""
-    least, most = 0, -1
-    for value in also:
-        least, most = value, value
-    for name, dim in places:
-        least = max(least, dim.get_min_length())
-        highest = dim.get_max_length()
-        most = highest if most < 0 else most if highest < 0 else min(most, highest)
-        if 0 <= most < least:
+def _merged(places: Iterable[tuple[str, Interval]], start: Interval) -> Interval:
+    """What all of these leave of a dimension; raises `Rejected` naming the first port that leaves nothing."""
+    least, most = start
+    for name, (low, high) in places:
+        least, most = max(least, low), min(most, high)
+        if most < least:
             raise Rejected("shape", "prepare", (name,))
-    return openvino.Dimension(least, most)
+    return least, most
+
+
+def _shape(*dims: Interval) -> Any:
+    return openvino.PartialShape([openvino.Dimension(low, high if high < UNBOUNDED else -1) for low, high in dims])
 
 
 # Evaluation
