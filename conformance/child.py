@@ -93,7 +93,7 @@ class Child:
                     self._listen()
                 elif key.fd == self._answers:
                     if not self._read():
-                        raise self._gone()
+                        raise self.gone()
                 else:
                     unsent = self._send(unsent)
                     if not unsent:
@@ -104,7 +104,7 @@ class Child:
             if now > looked + LOOK:
                 looked = now
                 if not self.running and self._read() and not self._complete:  # what it started holds the pipes open
-                    raise self._gone()
+                    raise self.gone()
                 if resident(self.process.pid) > self.limits.memory:
                     raise self._ended("memory", f"takes more than {self.limits.memory // MIB} MiB")
         return self._line()
@@ -117,9 +117,7 @@ class Child:
 
     def said(self) -> str:
         """The end of what it printed since this was last asked."""
-        if self._life >= 0:
-            with suppress(Lost):
-                self._listen()
+        self._listen(limited=False)
         text, self._tail = self._tail.decode(errors="replace"), b""
         return text
 
@@ -149,16 +147,20 @@ class Child:
             raise self._ended("output", f"writes an answer of more than {self.limits.answer // MIB} MiB")
         return bool(data)
 
-    def _listen(self) -> None:
-        """Take in what there is of noise, as far as the limit."""
-        with suppress(BlockingIOError):
-            while data := os.read(self._noise, CHUNK):
-                self._tail = (self._tail + data)[-TAIL:]
-                self._loud += len(data)
-                if self._loud > self.limits.output:
-                    raise self._ended("output", f"prints more than {self.limits.output // MIB} MiB")
-            if self._noise in self._selector.get_map():
-                self._selector.unregister(self._noise)
+    def _listen(self, *, limited: bool = True) -> None:
+        """Take in what the pipe holds of noise."""
+        if self._noise < 0:
+            return
+        try:
+            data = os.read(self._noise, CHUNK)
+        except BlockingIOError:
+            return
+        self._tail = (self._tail + data)[-TAIL:]
+        self._loud += len(data)
+        if not data and self._noise in self._selector.get_map():
+            self._selector.unregister(self._noise)
+        if limited and self._loud > self.limits.output:
+            raise self._ended("output", f"prints more than {self.limits.output // MIB} MiB")
 
     # Its end
 
@@ -168,8 +170,9 @@ class Child:
 
     def close(self, grace: float = GRACE) -> int | None:
         """Close its input and let it end by itself; its exit code, None when it does not end and has to be killed."""
-        os.close(self._requests)
-        self._requests = -1
+        if self._requests >= 0:
+            os.close(self._requests)
+            self._requests = -1
         try:
             return self.process.wait(grace)
         except subprocess.TimeoutExpired:
@@ -182,23 +185,21 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        if self._life >= 0:
-            self._selector.close()
-            self._close_pipes()
+        self._listen(limited=False)
+        self._selector.close()
+        self._close_pipes()
 
     def _ended(self, kind: Literal["timeout", "memory", "output"], says: str) -> Lost:
         self.kill()
         return Lost(kind, says)
 
-    def _gone(self) -> Lost:
-        """Why there are no more answers."""
+    def gone(self) -> Lost:
+        """Why there are no more answers; it is not there any more afterwards."""
         try:
             code = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.kill()
             return Lost("crash", "closes its output instead of answering")
-        with suppress(Lost):
-            self._listen()
         self.kill()
         return Lost("killed" if code == -signal.SIGKILL else "crash", epitaph(code))
 
@@ -215,7 +216,7 @@ def epitaph(code: int) -> str:
         return f"ended by {_signal_name(-code)}"
     if code > 128:  # a shell between us and the program says it this way
         return f"exits with code {code}, which is a shell's word for {_signal_name(code - 128)}"
-    return f"exits with code {code} in the middle of a call"
+    return f"exits with code {code} without being asked to"
 
 
 def _signal_name(number: int) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from conformance import tensors
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Rejected, Session, Unsupported
 from conformance.case import Case, Refusal, lengths
+from conformance.errors import Lost
 from conformance.expression import evaluate
 from conformance.judge import Verdict, Worst, judge, same_bits
 from conformance.operation import Operation, Output, Port, Reference
@@ -40,7 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one case on one backend.
 
     `verdicts` counts judged outputs; `headroom` is the largest error / bound by clause; `where` names the call;
-    `feature` is what an unsupported case would need.
+    `feature` is what an unsupported case would need; `lost` is the kind of end that the process took which ran the
+    case, and `stderr` the end of what it printed, kept when the case did not pass.
     """
 
     case: str
@@ -55,6 +57,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     headroom: dict[str, float] = {}
     seconds: float = 0.0
     detail: str = ""
+    lost: str = ""
+    stderr: str = ""
 
 
 class Stop(Exception):  # noqa: N818  not an error of ours: it ends a case early
@@ -63,7 +67,7 @@ class Stop(Exception):  # noqa: N818  not an error of ours: it ends a case early
     def __init__(self, status: str, clause: str, reason: str, *, worst: Worst | None = None, feature: str = "") -> None:
         super().__init__(reason)
         self.status, self.clause, self.reason, self.worst, self.feature = status, clause, reason, worst, feature
-        self.detail = ""
+        self.detail = self.lost = ""
 
 
 @dataclass
@@ -107,6 +111,7 @@ class Engine:
         self.readings = dict(readings or {})
         self._sessions: OrderedDict[Any, tuple[Session, list[str]]] = OrderedDict()
         self._oracles: dict[Any, Reference] = {}
+        self._latest: list[str] = []  # the case before this one, unless a process was lost in it
 
     def close(self) -> None:
         """Close all sessions; whatever a backend does then cannot change a result."""
@@ -121,13 +126,10 @@ class Engine:
         outcome, earlier = self._attempt(case)
         if outcome.status in ("fail", "error") and earlier:
             self._drop(_key(self.config(case)))
-            fresh, _ = self._attempt(case)
-            if fresh.status in ("pass", "quality-warning"):
-                reason = f"passes on a fresh session, fails after {earlier[-1]} on the same one: {outcome.reason}"
-                outcome = msgspec.structs.replace(outcome, clause="PLG-3", reason=reason)
+            alone, _ = self._attempt(case)
+            outcome = in_company(outcome, alone, earlier[-1])
+            if outcome is not alone:
                 self._drop(_key(self.config(case)))
-            else:
-                outcome = fresh
         return msgspec.structs.replace(outcome, seconds=time.perf_counter() - start)
 
     def _attempt(self, case: Case) -> tuple[Outcome, list[str]]:
@@ -149,10 +151,15 @@ class Engine:
             stop = Stop("unsupported", "", str(unsupported), feature=unsupported.feature)
         except Rejected as rejected:
             stop = Stop("fail", self._blame(case), f"refuses a valid case ({rejected})")
+        except Lost as lost:
+            stop = Stop("error", self._blame(case), str(lost))
+            stop.lost = lost.kind
+            earlier = earlier or self._latest  # other sessions were in the same process
         except Exception as error:
             stop = Stop("error", self._blame(case), f"raises {type(error).__name__}: {first_line(error)}")
             stop.detail = trace(error)
         stop = stop or run.warning
+        self._latest = [] if stop and stop.lost else [case.id]
         if stop and stop.status == "fail" and case.level == "recommended":
             stop.status = "quality-warning"
         if stop and stop.status in ("fail", "error"):
@@ -170,6 +177,7 @@ class Engine:
             verdicts=run.verdicts,
             headroom=run.headroom,
             detail=stop.detail if stop else "",
+            lost=stop.lost if stop else "",
         )
         return outcome, earlier
 
@@ -510,6 +518,20 @@ class Engine:
         elif not set(got.names) & set(due.names):
             names = ", ".join(got.names) or "nothing"
             run.warning = Stop("quality-warning", clause, f"names {names} as the culprit, not {', '.join(due.names)}")
+
+
+def in_company(first: Outcome, alone: Outcome, before: str) -> Outcome:
+    """What to say of a case that failed after others, the last of them `before`, and was then run alone.
+
+    If it passes alone, the failure is one of PLG-3; a warning only when its process was ended from outside or for what
+    it took, as that can be the machine's fault.
+    """
+    if alone.status not in ("pass", "quality-warning"):
+        return alone
+    same = "in the same process" if first.lost else "on the same one"
+    reason = f"passes on a fresh session, fails after {before} {same}: {first.reason}"
+    told = first if first.lost in ("", "crash") else msgspec.structs.replace(alone, status="quality-warning")
+    return msgspec.structs.replace(told, clause="PLG-3", where=first.where, reason=reason, stderr=first.stderr)
 
 
 def spans(stream: Sequence[int]) -> Iterator[tuple[int, int]]:

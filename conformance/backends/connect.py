@@ -1,12 +1,12 @@
 """The connect mini-language: a string in, a backend out.
 
-    numpy   openvino-graph[:DEVICE]   openvino-python-op   openvino-cpu-op   openvino-native[:DEVICE]
-    transformers   torch   onnxruntime                      published models and peers (extra `peers`)
-    fault:ID                                                a faulty implementation of the catalogue
-    py:MODULE_OR_FILE.py:CLASS[,key=value...]               a class of yours
-    cmd:COMMAND LINE                                        a process that speaks the JSON-lines protocol
-    replay:LOG.jsonl                                        the outputs recorded in a log
-    NAME                                                    registered under the entry points qsa_conformance.backends
+numpy   openvino-graph[:DEVICE]   openvino-python-op   openvino-cpu-op   openvino-native[:DEVICE]
+transformers   torch   onnxruntime                      published models and peers (extra `peers`)
+fault:ID                                                a faulty implementation of the catalogue
+py:MODULE_OR_FILE.py:CLASS[,key=value...]               a class of yours
+cmd:COMMAND LINE                                        a process that speaks the JSON-lines protocol
+replay:LOG.jsonl                                        the outputs recorded in a log
+NAME                                                    registered under the entry points qsa_conformance.backends
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import Backend, Unsupported
 from conformance.errors import BackendError, nearest
+
+if TYPE_CHECKING:
+    from conformance.child import Limits
 
 GROUP = "qsa_conformance.backends"
 
@@ -44,15 +47,17 @@ EMBEDDED: Mapping[str, Embedded] = {
     "openvino-python-op": Embedded("openvino_python_op", "OpenVINOPythonOp", "an OpenVINO custom operation in Python"),
     "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),
     "openvino-native": Embedded("openvino_native", "OpenVINONative", "OpenVINO's own opset17.qsa_prepare", "device"),
-    "transformers": Embedded("transformers_model", "TransformersModel", "the published model's own code", extra="peers"),
+    "transformers": Embedded(
+        "transformers_model", "TransformersModel", "the published model's own code", extra="peers"
+    ),
     "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", "mode", extra="peers"),
     "onnxruntime": Embedded("onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers"),
 }
 PREFIXES = ("fault", "variant", "py", "cmd", "replay")
 
 
-def connect(text: str) -> Backend:
-    """The backend that a connect string names.
+def connect(text: str, limits: Limits | None = None) -> Backend:
+    """The backend that a connect string names; `limits` hold for one that is a process of its own.
 
     Raises `BackendError` when there is none or it cannot be built, `Unsupported` when this machine lacks what it needs.
     """
@@ -70,7 +75,7 @@ def connect(text: str) -> Backend:
     if kind == "cmd":
         from conformance.backends.command import CommandBackend
 
-        return CommandBackend(rest)
+        return CommandBackend(rest, limits)
     if kind == "replay":
         from conformance.backends.replay import Replay
 

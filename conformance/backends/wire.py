@@ -191,7 +191,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], line: bytes, what: str, kinds: 
     except msgspec.ValidationError as error:
         text = str(error).replace("`", "'").replace("Object missing required", "there is no").replace("$.", "")
         text = text.replace("Object contains", "there is an")
-        hint = f"; known: {', '.join(map(_tag, kinds))}" if "Invalid value '" in text else ""
+        hint = f"; known: {', '.join(map(tag, kinds))}" if "Invalid value '" in text else ""
         raise ProtocolError(f"no {what} of this protocol: {text}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ProtocolError(f"a line that is no JSON: {shown(line)}") from None
@@ -296,7 +296,7 @@ def _word(value: float) -> Any:
 def schemas() -> dict[str, dict[str, Any]]:
     """JSON Schemas (2020-12) by file name, one for every message in both directions."""
     kinds: dict[str, Sequence[Kind]] = {"requests": REQUESTS, "answers": ANSWERS}
-    return {f"{folder}/{_tag(kind)}.json": _schema(kind) for folder, messages in kinds.items() for kind in messages}
+    return {f"{folder}/{tag(kind)}.json": _schema(kind) for folder, messages in kinds.items() for kind in messages}
 
 
 def _schema(kind: Kind) -> dict[str, Any]:
@@ -308,8 +308,9 @@ def _schema(kind: Kind) -> dict[str, Any]:
     return schema | ({"$defs": dict(definitions)} if definitions else {})
 
 
-def _tag(kind: Kind) -> str:
-    return str(kind.__struct_config__.tag)
+def tag(message: Kind | Request | Answer) -> str:
+    """What a kind of message is called in the protocol."""
+    return str(message.__struct_config__.tag)
 
 
 def write_schemas(folder: Path) -> None:
