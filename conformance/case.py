@@ -7,7 +7,8 @@ data, so that a case found in any way can be shrunk, written down, and run again
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -72,7 +73,7 @@ class Case(Strict, frozen=True, omit_defaults=True):
     def digest(self) -> str:
         """Twelve hex digits over everything that decides what is run and expected."""
         plain = msgspec.structs.replace(self, id="", says="", kills=(), place="")
-        return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:12]
+        return hashlib.sha256(msgspec.json.encode(with_words(as_plain(plain)), order="sorted")).hexdigest()[:12]
 
 
 def lengths(case: Case, operation: Operation) -> tuple[int, ...]:
@@ -104,3 +105,34 @@ def summary(case: Case, operation: Operation) -> str:
 def as_plain(case: Case) -> Mapping[str, Any]:
     """The case as plain data, defaults left out."""
     return dict(msgspec.to_builtins(case))
+
+
+# JSON has no NaN and no infinity: in these fields they are written as words.
+NUMBERS = ("attributes", "data", "change", "values")
+WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def with_words(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A case as plain data, in a form that JSON can hold."""
+    return {key: _spelled(value) if key in NUMBERS else value for key, value in plain.items()}
+
+
+def with_numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data that `with_words` was given."""
+    return {key: _read(value) if key in NUMBERS else value for key, value in plain.items()}
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return _each(value, _spelled)
+
+
+def _read(value: Any) -> Any:
+    return WORDS.get(value, value) if isinstance(value, str) else _each(value, _read)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: change(item) for key, item in value.items()}
+    return [change(item) for item in value] if isinstance(value, list | tuple) else value

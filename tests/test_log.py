@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import jsonschema
@@ -12,7 +13,7 @@ from test_reference import case_of
 from conformance.engine import Outcome
 from conformance.errors import UsageError
 from conformance.library import Library
-from conformance.reporting.log import SCHEMA, count, json_schema, read_log, verdict
+from conformance.reporting.log import SCHEMA, CaseRecord, LogWriter, count, json_schema, read_log, records, verdict
 from conformance.reporting.table import matrix, verdict_of
 from conformance.runner import Plan, execute, usable
 
@@ -139,3 +140,15 @@ def replace_outcomes(log, status):
         for name, record in log.results.items()
     }
     return msgspec.structs.replace(log, results=results, footer=None)
+
+
+def test_what_json_has_no_number_for_comes_back_as_it_was(operation, tmp_path):
+    nan = float("nan")
+    data = {"raw_index_keys": {"aim": "bell", "inject": [{"at": [0, 0, 0], "value": -math.inf}]}}
+    case = case_of(id="t/nan", attributes={"key_block_size": 4, "epsilon": nan}, data=data, poison="nan")
+    with LogWriter(tmp_path / "a.jsonl") as writer:
+        writer.write(CaseRecord(case.digest, "", case))
+    (record,) = records(tmp_path / "a.jsonl")
+    assert math.isnan(record.case.attributes["epsilon"])
+    assert (record.case.data, record.case.poison, record.case.digest) == (data, "nan", case.digest)
+    jsonschema.Draft202012Validator(json_schema()).validate(json.loads((tmp_path / "a.jsonl").read_text()))

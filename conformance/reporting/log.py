@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import msgspec
 
-from conformance.case import Case
+from conformance.case import WORDS, Case, with_numbers, with_words
 from conformance.engine import STATUSES, Outcome
 from conformance.errors import UsageError
 
@@ -102,7 +102,7 @@ class LogWriter:
 
     def write(self, record: Record) -> None:
         if self._file:
-            self._file.write(self._encoder.encode(record) + b"\n")
+            self._file.write(self._encoder.encode(_for_json(record)) + b"\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -147,11 +147,28 @@ def records(path: Path) -> Iterator[Record]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         try:
-            yield _decoder.decode(line)
+            yield decode(line)
         except msgspec.DecodeError as error:
             if number == len(lines) and number > 1:
                 return
             raise UsageError(f"{path}:{number}: is no line of a log of this suite: {error}") from None
+
+
+def decode(line: bytes) -> Record:
+    """One line of a log. Raises `msgspec.DecodeError`."""
+    if not line.startswith(b'{"record":"case"'):
+        return _decoder.decode(line)
+    plain = msgspec.json.decode(line)
+    if isinstance(plain.get("case"), dict):
+        plain["case"] = with_numbers(plain["case"])
+    return msgspec.convert(plain, CaseRecord)
+
+
+def _for_json(record: Record) -> Record | dict[str, Any]:
+    if not isinstance(record, CaseRecord):
+        return record
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain | {"case": with_words(plain["case"])}
 
 
 def read_log(path: Path) -> Log:
@@ -203,4 +220,7 @@ def verdict(counts: dict[str, int], *, complete: bool) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of one line of a log."""
-    return dict(msgspec.json.schema(Record))
+    schema = dict(msgspec.json.schema(Record))
+    attributes = schema["$defs"]["Case"]["properties"]["attributes"]["additionalProperties"]
+    attributes["anyOf"] = [*attributes["anyOf"], {"enum": list(WORDS)}]
+    return schema
