@@ -180,10 +180,14 @@ class Child:
         finally:
             self.kill()
 
-    def kill(self) -> None:
-        """End it, and what it started, at once; what it printed can still be asked for."""
+    def end(self) -> None:
+        """End it, and what it started; whoever waits for an answer learns that it is gone. For any thread."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End it, and what it started, at once; what it printed can still be asked for."""
+        self.end()
         self.process.wait()
         self._listen(limited=False)
         self._selector.close()

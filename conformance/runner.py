@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from conformance import __version__
 from conformance.backends.connect import connect
 from conformance.backends.protocol import Backend, BackendInfo, Unsupported
 from conformance.case import Case, summary
+from conformance.child import Limits
 from conformance.engine import Engine, Outcome
 from conformance.environment import environment
 from conformance.errors import BackendError
@@ -42,12 +45,12 @@ class Plan:
     readings: Mapping[str, str] = field(default_factory=dict)
 
 
-def usable(text: str) -> tuple[Backend, BackendInfo]:
+def usable(text: str, limits: Limits | None = None) -> tuple[Backend, BackendInfo]:
     """A backend and its description. Raises `BackendError` or `Unsupported`."""
-    backend = connect(text)
+    backend = connect(text, limits)
     try:
         info = backend.describe()
-    except Unsupported:
+    except (BackendError, Unsupported):
         raise
     except Exception as error:
         raise BackendError(f"'{text}': describe() raises {type(error).__name__}: {error}") from error
@@ -91,9 +94,19 @@ def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) 
     engine = Engine(library.operation, backend, plan.readings, info)
     try:
         for case in plan.cases:
-            yield engine.run(case)
+            yield run_case(engine, case)
     finally:
         engine.close()
+        getattr(backend, "close", bool)()
+
+
+def run_case(engine: Engine, case: Case) -> Outcome:
+    """The outcome of a case, with what a plug-in printed when it did not pass."""
+    outcome = engine.run(case)
+    printed = getattr(engine.backend, "stderr", str)()
+    if outcome.status in ("fail", "error") and printed and not outcome.stderr:
+        outcome = msgspec.structs.replace(outcome, stderr=printed)
+    return outcome
 
 
 def execute(
@@ -106,15 +119,20 @@ def execute(
     more: Mapping[str, str] | None = None,
     on_result: Callable[[Outcome], None] | None = None,
     diagnose: Callable[[Outcome], str] | None = None,
+    earlier: Log | None = None,
 ) -> Log:
-    """Write results to a log as they come, and give the log back. An interruption leaves a log without footer."""
+    """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
+
+    `earlier` is what an interrupted run left in the same file; the results are those of the other cases of the plan.
+    """
     cases = {case.id: case for case in plan.cases}
     started = time.perf_counter()
     head = header(plan, library, info, more=more)
-    case_records: dict[str, CaseRecord] = {}
-    result_records: dict[str, ResultRecord] = {}
+    case_records = dict(earlier.cases) if earlier else {}
+    result_records = dict(earlier.results) if earlier else {}
+    spent = sum(record.outcome.seconds for record in result_records.values())
     footer: Footer | None = None
-    with LogWriter(path) as writer:
+    with LogWriter(path, append=earlier is not None) as writer:
         writer.write(head)
         try:
             for outcome in results:
@@ -134,7 +152,7 @@ def execute(
             footer = Footer(
                 counts=counts,
                 verdicts=sum(outcome.verdicts for outcome in done),
-                seconds=time.perf_counter() - started,
+                seconds=time.perf_counter() - started + spent,
                 verdict=verdict(counts, complete=plan.complete),
             )
             writer.write(footer)
