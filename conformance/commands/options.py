@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
@@ -29,6 +30,42 @@ def reading_options(function: Command) -> Command:
     return click.option(
         "--reading", "readings", multiple=True, metavar="NAME=CHOICE", callback=_readings, help="Switch a reading."
     )(function)
+
+
+def isolation_options(function: Command) -> Command:
+    """--isolate, --jobs and the limits of a case, handed over together as `isolation`."""
+    options = [
+        click.option("--isolate", is_flag=True, help="Run in a worker process: a crash costs one case."),
+        click.option("--jobs", type=click.IntRange(1), default=1, metavar="J", help="Worker processes side by side."),
+        click.option(
+            "--time-limit",
+            type=click.FloatRange(0, min_open=True),
+            default=60.0,
+            metavar="SECONDS",
+            show_default=True,
+            help="For a case in a worker, and for an answer of cmd:.",
+        ),
+        click.option(
+            "--memory-limit",
+            type=click.IntRange(1),
+            default=4096,
+            metavar="MIB",
+            show_default=True,
+            help="For a worker, and for the process of cmd:.",
+        ),
+    ]
+
+    @wraps(function)
+    def together(*args: Any, isolate: bool, jobs: int, time_limit: float, memory_limit: int, **others: Any) -> Any:
+        from conformance.child import MIB, Limits
+        from conformance.isolation import Isolation
+
+        isolation = Isolation(isolate, jobs, Limits(seconds=time_limit, memory=memory_limit * MIB))
+        return function(*args, isolation=isolation, **others)
+
+    for option in reversed(options):
+        together = option(together)
+    return together
 
 
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import click
 
 from conformance.backends.connect import EMBEDDED
 from conformance.backends.protocol import Unsupported
-from conformance.commands.options import reading_options, selection_options
+from conformance.commands.options import isolation_options, reading_options, selection_options
 from conformance.engine import Outcome
-from conformance.errors import BackendError
+from conformance.errors import BackendError, UsageError
+from conformance.isolation import Isolation, running
 from conformance.library import Library, load_library
 from conformance.reporting import table
 from conformance.reporting.log import Log
-from conformance.runner import Plan, execute, outcomes, usable
+from conformance.resume import check_same, take_up
+from conformance.runner import Plan, execute
 from conformance.selection import select
 
 
@@ -27,7 +30,10 @@ from conformance.selection import select
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT", help="Backend to run; repeatable.")
 @selection_options
 @reading_options
+@isolation_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the logs.")
+@click.option("--resume", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="LOG",
+              help="Finish an interrupted run; repeatable.")  # fmt: skip
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
 @click.option("--show", type=int, default=table.SHOWN_FAILURES, show_default=True, help="Failures to print.")
 def command(
@@ -38,7 +44,9 @@ def command(
     ids: tuple[str, ...],
     quick: bool,
     readings: dict[str, str],
+    isolation: Isolation,
     output: Path | None,
+    resume: tuple[Path, ...],
     fail_fast: bool,
     show: int,
 ) -> int:
@@ -48,37 +56,59 @@ def command(
     3: a backend cannot be used; 4: incomplete, because of a filter or an interruption.
     """
     library = load_library()
-    chosen = select(library, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
-    filters = {"-k": expression, "--clause": ",".join(clauses), "--level": level, "--case": ",".join(ids)}
-    filters = {key: value for key, value in filters.items() if value} | ({"--quick": "yes"} if quick else {})
-    if fail_fast:
-        filters["--fail-fast"] = "yes"
+    filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
+    filters = {key: value for key, value in filters.items() if value}
+    filters |= {"--quick": "yes"} if quick else {}
+    filters |= {"--fail-fast": "yes"} if fail_fast else {}
+    tasks: list[tuple[Plan, Path | None, Log | None]]
+    if resume:
+        if backends or filters or readings or output:
+            raise UsageError("--resume takes backend, filters and readings from the log; give it without them")
+        tasks = [(plan, path, log) for path in resume for plan, log in [take_up(path, library)]]
+    else:
+        chosen = select(library, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
+        plans = [Plan(text, chosen, not filters, filters, readings) for text in backends or [*EMBEDDED]]
+        tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
     logs: list[Log] = []
     unusable: list[str] = []
-    for text in backends or [*EMBEDDED]:
-        plan = Plan(text, chosen, complete=not filters, filters=filters, readings=readings)
-        path = output / f"{file_name(text)}.jsonl" if output else None
+    for plan, path, earlier in tasks:
         try:
-            logs.append(run_one(plan, library, path, fail_fast=fail_fast))
+            logs.append(run_one(plan, library, path, isolation=isolation, earlier=earlier))
         except (BackendError, Unsupported) as error:
-            unusable.append(f"{text}: {error}")
+            unusable.append(f"{plan.connect}: {error}")
     show_logs(logs, library, show)
     for line in unusable:
         click.echo(f"not run, {line}", err=bool(backends))
     for log in logs:
         if log.path:
             click.echo(f"log: {log.path}")
-    return exit_code(logs, unusable if backends else [])
+    return exit_code(logs, unusable if backends or resume else [])
 
 
-def run_one(plan: Plan, library: Library, path: Path | None, *, fail_fast: bool = False) -> Log:
-    """Run one backend with a progress bar on a terminal."""
-    backend, info = usable(plan.connect)
-    results = outcomes(plan, library, backend, info)
-    if fail_fast:
-        results = _until_failure(results)
-    with progress(plan.connect, len(plan.cases)) as advance:
-        return execute(plan, library, info, results, path, on_result=advance)
+def run_one(
+    plan: Plan,
+    library: Library,
+    path: Path | None,
+    *,
+    isolation: Isolation | None = None,
+    earlier: Log | None = None,
+) -> Log:
+    """Run one backend with a progress bar on a terminal; of `earlier`, a log that was interrupted, only the rest."""
+    rest = plan
+    if earlier:
+        if earlier.footer:
+            return earlier
+        rest = replace(plan, cases=tuple(case for case in plan.cases if case.id not in earlier.results))
+    with (
+        running(rest, library, isolation or Isolation()) as backend,
+        progress(plan.connect, len(rest.cases)) as advance,
+    ):
+        if earlier:
+            check_same(earlier, backend.info)
+        results = _until_failure(backend.outcomes) if "--fail-fast" in plan.filters else backend.outcomes
+        return execute(
+            plan, library, backend.info, results, path, more=backend.environment, on_result=advance, earlier=earlier
+        )
 
 
 def _until_failure(results: Any) -> Any:
