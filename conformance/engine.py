@@ -490,20 +490,17 @@ class Engine:
     # Refusals
 
     def _refusal(self, run: Run, due: Refusal) -> None:
+        """The refusal that is due, on the shared session: one that has refused a call serves the next as ever."""
         case = run.case
-        session: Session | None = None
         phase = "prepare"
         try:
-            session = self.backend.prepare(self.config(case))
+            session, served = self.session(case)
             phase = run.where = "call"
-            inputs = tensors.inputs_of(case, self.operation)
-            session.run(inputs)
+            served.append(case.id)
+            session.run(tensors.inputs_of(case, self.operation))
         except Rejected as rejected:
             self._check_refusal(run, due, rejected, phase)
             return
-        finally:
-            if session is not None:
-                session.close()
         kind = f"a {due.kind} refusal of {', '.join(due.names)}"
         raise Stop("fail", self._blame(case), f"computes instead of refusing; {kind} is due at the {due.phase}")
 
