@@ -99,10 +99,18 @@ def failures(log: Log, *, limit: int = SHOWN_FAILURES, command: str = "qsa-confo
         diagnosis = log.results[outcome.case].diagnosis
         if diagnosis:
             lines.append(f"    looks like: {diagnosis}")
-        lines.append(f"    {repeat(log.header.backend.connect, outcome.case, command)}")
+        lines += [f"    printed: {line}" for line in excerpt(outcome.stderr)]
+        isolate = " --isolate" if outcome.lost and not log.header.backend.connect.startswith("cmd:") else ""
+        lines.append(f"    {repeat(log.header.backend.connect, outcome.case, command)}{isolate}")
     if len(wrong) > limit:
         lines.append(f"... and {len(wrong) - limit} more; all of them are in the log")
     return "\n".join(lines)
+
+
+def excerpt(text: str, most: int = 6) -> list[str]:
+    """The first and the last lines of what a backend printed, cut to a readable length."""
+    lines = [line[:160] for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= most else [*lines[: most - 2], "...", *lines[-2:]]
 
 
 def repeat(connect: str, case: str, command: str = "qsa-conformance run") -> str:
