@@ -1,0 +1,108 @@
+// The arithmetic of QSAPrepare on raw pointers, free of OpenVINO so that it can be tested and timed alone.
+//
+// Roofline. A call must move, with s = bytes of T: the new keys (N*L*Di*s, read once), the cos and sin rows of the
+// first token of every finished block (2*Dr*s a block), the finished block keys (Di*s a block, written), the history
+// (Di*s a row, read and written) and the carried state. About 2 operations go with every element read, so the call is
+// bound by memory: the limit is the bandwidth of a plain copy of the keys with the same threads, where copying X bytes
+// moves 2*X.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qsa {
+
+enum class ElementType { f32, f16, bf16 };
+enum class LengthType { i32, i64 };
+
+// Which code computes the blocks. `automatic` takes the widest that this CPU runs.
+enum class Isa { automatic, portable, avx2, avx512 };
+
+// One call. All arrays are dense and row-major; arrays without elements may be null.
+struct Problem {
+    ElementType element_type;
+    LengthType length_type;
+    std::size_t N, L, Di, Dr, Bp, B;  // Dr = 0: rotation off
+    std::size_t r;                    // key_block_size, at least 2
+    double epsilon;
+
+    const void* raw_index_keys;            // [N, L, Di]
+    const void* past_block_index_keys;     // [N, Bp, Di]
+    const void* key_length;                // [length_count]
+    std::size_t length_count;              // N, or 1 for all sequences
+    const void* rope_cos;                  // [N, L, Dr]
+    const void* rope_sin;                  // [N, L, Dr]
+    const void* k_norm_weight;             // [Di]; null: normalization off
+    const void* past_incomplete_raw_keys;  // [N, r-1, Di]
+    const void* past_incomplete_rope;      // [N, 2*Dr]
+
+    void* block_index_keys;             // [N, B, Di]
+    void* present_incomplete_raw_keys;  // [N, r-1, Di]
+    void* present_incomplete_rope;      // [N, 2*Dr]
+};
+
+// Where the tokens of one sequence stand: the contract's S, pad, c, q, c' and q'.
+struct Sequence {
+    std::size_t length, pad, blocks_before, open_before, blocks_after, open_after;
+};
+
+// Sequence n of the problem; its key_length must not be negative.
+Sequence sequence(const Problem& problem, std::size_t n);
+
+// key_length of sequence n, as it was given.
+std::int64_t key_length(const void* lengths, LengthType type, std::size_t count, std::size_t n);
+
+// Runs `work(state, worker)` for workers 0 .. count-1, in any order, and returns when all have returned.
+class Workers {
+public:
+    virtual ~Workers() = default;
+    virtual std::size_t limit() const = 0;
+    virtual void run(std::size_t count, void (*work)(void* state, std::size_t worker), void* state) const = 0;
+};
+
+struct Options {
+    Isa isa = Isa::automatic;
+    // Enough work for a tile to hide the cost of fetching it, little enough for an even share and for the L2 cache.
+    std::size_t tile_bytes = std::size_t{128} << 10;
+    // A worker for every so many bytes that move: waking one for less takes longer than the work.
+    std::size_t worker_bytes = std::size_t{256} << 10;
+};
+
+// Computes all outputs. Rows that the contract leaves unspecified become zero, so that equal inputs give equal bits.
+// The problem must have passed the operation's checks: nothing is verified here. Two workers never write to the same
+// row, and every block is computed by one worker in token order, so the result depends neither on the number of
+// workers nor on how a stream was split.
+void prepare(const Problem& problem, const Workers& workers, const Options& options = {});
+
+// What `automatic` means on this machine.
+Isa best_isa();
+bool runs_here(Isa isa);
+
+// Bytes that `prepare` must move for this problem, read and written (the roofline above).
+std::size_t bytes_to_move(const Problem& problem);
+
+// A run of consecutive blocks of one sequence, as the code for one instruction set takes it.
+struct Blocks {
+    std::size_t count, r, Di, Dr;
+    double epsilon;
+    const void* carried_rows;  // first `carried` raw keys of the first block
+    std::size_t carried;       // 0: the first block begins with a new token
+    const void* carried_cos;   // rope of the first block when carried > 0
+    const void* carried_sin;
+    const void* rows;          // new rows; token t of the run is new row t - carried
+    const void* cos;           // cos and sin rows of the same tokens
+    const void* sin;
+    const void* weight;        // null: normalization off
+    void* keys;                // [count, Di]
+    float* scratch;            // at least scratch_size(Di) floats
+};
+
+// Room for whole registers behind the last element.
+constexpr std::size_t scratch_size(std::size_t Di) { return Di + 32; }
+
+using BlocksFunction = void (*)(const Blocks&, ElementType);
+void blocks_portable(const Blocks& blocks, ElementType type);
+void blocks_avx2(const Blocks& blocks, ElementType type);
+void blocks_avx512(const Blocks& blocks, ElementType type);
+
+}  // namespace qsa

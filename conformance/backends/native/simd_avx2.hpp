@@ -1,0 +1,94 @@
+// Eight f32 lanes; f16 and bf16 are converted in registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+struct Half {
+    std::uint16_t bits;
+};
+struct BFloat {
+    std::uint16_t bits;
+};
+
+struct Simd {
+    using Reg = __m256;
+    struct Squares {
+        __m256d low, high;
+    };
+    static constexpr std::size_t width = 8;
+    static constexpr int accumulators = 8;
+
+    static Reg broadcast(float x) { return _mm256_set1_ps(x); }
+    static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
+    static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
+    static Reg div(Reg a, Reg b) { return _mm256_div_ps(a, b); }
+    static Reg plus_product(Reg c, Reg a, Reg b) { return _mm256_fmadd_ps(a, b, c); }
+    static Reg minus_product(Reg c, Reg a, Reg b) { return _mm256_fnmadd_ps(a, b, c); }
+
+    static Squares no_squares() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+    static void add_squares(Squares& s, Reg x) {
+        const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+        const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+        s.low = _mm256_fmadd_pd(low, low, s.low);
+        s.high = _mm256_fmadd_pd(high, high, s.high);
+    }
+    static double total(const Squares& s) {
+        double lanes[4];
+        _mm256_storeu_pd(lanes, _mm256_add_pd(s.low, s.high));
+        return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+    }
+
+    static Reg load(const float* p) { return _mm256_loadu_ps(p); }
+    static Reg load(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+    static Reg load(const BFloat* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+
+    static Reg load(const float* p, std::size_t n) { return _mm256_maskload_ps(p, mask(n)); }
+    static Reg load(const Half* p, std::size_t n) { return _mm256_cvtph_ps(gather(p, n)); }
+    static Reg load(const BFloat* p, std::size_t n) { return widen(gather(p, n)); }
+
+    static void store(float* p, Reg x) { _mm256_storeu_ps(p, x); }
+    static void store(Half* p, Reg x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half(x)); }
+    static void store(BFloat* p, Reg x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(x)); }
+
+    static void store(float* p, Reg x, std::size_t n) { _mm256_maskstore_ps(p, mask(n), x); }
+    static void store(Half* p, Reg x, std::size_t n) { scatter(p, half(x), n); }
+    static void store(BFloat* p, Reg x, std::size_t n) { scatter(p, narrow(x), n); }
+
+private:
+    static __m256i mask(std::size_t n) {
+        const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
+    }
+    static __m128i gather(const void* p, std::size_t n) {
+        std::uint16_t lanes[8] = {};
+        std::memcpy(lanes, p, n * sizeof(std::uint16_t));
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes));
+    }
+    static void scatter(void* p, __m128i x, std::size_t n) {
+        std::uint16_t lanes[8];
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), x);
+        std::memcpy(p, lanes, n * sizeof(std::uint16_t));
+    }
+    static Reg widen(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+    static __m128i half(Reg x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    // To nearest even; a NaN stays a NaN.
+    static __m128i narrow(Reg x) {
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i top = _mm256_srli_epi32(bits, 16);
+        const __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+        const __m256i round = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+        const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, round), 16);
+        const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+        const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        const __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
+        return _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
+    }
+};
+
+}  // namespace

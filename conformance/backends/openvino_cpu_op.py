@@ -1,0 +1,233 @@
+"""QSAPrepare as an OpenVINO custom operation in C++ (connect string ``openvino-cpu-op``).
+
+The operation itself is in ``native/``. It checks everything that the contract wants refused and says so in a fixed
+form; this module only carries arrays in and out, and what it raises as `Rejected` is what the operation said.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import openvino
+from openvino import opset15 as ops
+from openvino.utils.node_factory import NodeFactory
+
+from conformance.backends.native_build import FEATURE, build_native, find_toolchain
+from conformance.backends.openvino_runtime import OUTPUTS, PRECISION, URL, Device, model_of, tensor_of, type_of
+from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+RANKS = {
+    "raw_index_keys": 3,
+    "past_block_index_keys": 3,
+    "key_length": 1,
+    "rope_cos": 3,
+    "rope_sin": 3,
+    "k_norm_weight": 1,
+    "past_incomplete_raw_keys": 3,
+    "past_incomplete_rope": 2,
+}
+FEATURES = {"rope": ("rope_cos", "rope_sin", "past_incomplete_rope"), "norm": ("k_norm_weight",)}
+SWITCHED = frozenset(name for names in FEATURES.values() for name in names)  # the ports that may be empty
+
+# From this size on outputs stay in the memory that the operation wrote them to; below it a copy costs less.
+LENT_BYTES = 256 << 10
+IDLE_REQUESTS = 4
+
+_REFUSAL = re.compile(r"QSAPrepare\[ERR-\d (\w+) ([\w,]+)\]")
+
+Port = tuple[str, tuple[int, ...]]  # element type and shape; -1 for a dimension that is not fixed
+Signature = tuple[Port, ...]
+
+
+class OpenVINOCpuOp:
+    """The C++ operation, run by the CPU plug-in.
+
+    Raises `Unsupported` when there is no compiler to build it with, `BackendError` when the build fails. `threads`
+    limits the threads of a call; by default it may use all cores that the process may use.
+    """
+
+    def __init__(self, threads: int | str | None = None, operation: str = "QSAPrepare") -> None:
+        """`operation` may be "EmptyOp": the same ports, outputs shaped like the state, nothing computed."""
+        find_toolchain()
+        self._device = Device(FEATURE, "CPU")
+        if threads is not None:
+            self._device.hints["INFERENCE_NUM_THREADS"] = int(threads)
+        self._operation = operation
+        self._factory: Any = None
+        self.compiled = lru_cache(maxsize=64)(self._compile)
+        self.environment = self._device.environment | {"compiler": find_toolchain().identity}
+
+    def describe(self) -> BackendInfo:
+        """Every output, type and feature of the contract."""
+        return BackendInfo(
+            name=FEATURE,
+            version=self._device.version,
+            vendor="qsa-conformance",
+            element_types=("f32", "f16", "bf16"),
+            outputs=OUTPUTS,
+            features=("rope", "norm", "left_padding"),
+            url=URL,
+        )
+
+    def prepare(self, config: OperationConfig) -> CpuOpSession:
+        """Build the library when there is none yet, and the model. Raises `Rejected` for ERR-1."""
+        if self._factory is None:
+            library = build_native(lambda text: print(f"qsa-conformance: {text}", file=sys.stderr))
+            self._device.core.add_extension(library)
+            factory = NodeFactory()
+            factory.add_extension(library)
+            self._factory = factory
+        return CpuOpSession(self, config)
+
+    def model(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> openvino.Model:
+        """A model of the one operation. Ports whose last dimension is zero are empty constants (OFF-3).
+
+        Raises `Rejected` at "prepare" for what the operation refuses about attributes, types and known dimensions.
+        """
+        nodes = {}
+        for (name, _), (element, shape) in zip(RANKS.items(), signature, strict=True):
+            if name in SWITCHED and shape and shape[-1] == 0:
+                nodes[name] = ops.constant(np.zeros(shape, np.float32), type_of(element))
+            else:
+                nodes[name] = ops.parameter(openvino.PartialShape(list(shape)), type_of(element), name=name)
+                nodes[name].output(0).set_names({name})
+        with refusals("prepare"):
+            chosen = dict(attributes) if self._operation == "QSAPrepare" else {}
+            node = self._factory.create(self._operation, [node.output(0) for node in nodes.values()], chosen)
+        return model_of(nodes, node.outputs())
+
+    def _compile(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> Any:
+        """The compiled model of a signature; kept, as sessions of equal configuration share it."""
+        model = self.model(attributes, signature)
+        if signature[0][0] == "f16":
+            # With the hint f16 the plug-in hands f16 tensors to the operation as they are; with f32 it converts every
+            # input and output. The operation computes in f32 either way. A CPU without f16 arithmetic refuses the hint.
+            compiled = self._device.core.compile_model(model, "CPU", self._device.hints | {PRECISION: "f16"})
+            if compiled.get_property(PRECISION) == openvino.Type.f16:
+                return compiled
+        return self._device.compile(model)
+
+
+class CpuOpSession:
+    """One configuration of the operation: any shapes, state in the tensors only."""
+
+    def __init__(self, backend: OpenVINOCpuOp, config: OperationConfig) -> None:
+        self._backend = backend
+        self._attributes = tuple(sorted(config.attributes.items()))
+        off = {name for feature in config.disabled for name in FEATURES[feature]}
+        self._expected = tuple(
+            (config.length_type if name == "key_length" else config.element_type, (0,) if name in off else (-1,) * rank)
+            for name, rank in RANKS.items()
+        )
+        self._requests: dict[Signature, _Requests] = {}
+        self._of(self._expected)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
+        arrays = [inputs[name] for name in RANKS]
+        signature = tuple(_port(name, array) for name, array in zip(RANKS, arrays, strict=True))
+        if signature not in self._requests:
+            # Not what the session was prepared for: the operation decides whether it is wrong.
+            shapes = tuple((element, array.shape) for (element, _), array in zip(signature, arrays, strict=True))
+            with refusals("call"):
+                self._backend.model(self._attributes, shapes)
+        return self._of(signature).run(arrays)
+
+    def _of(self, signature: Signature) -> _Requests:
+        if signature not in self._requests:
+            self._requests[signature] = _Requests(self._backend.compiled(self._attributes, signature), signature)
+        return self._requests[signature]
+
+    def close(self) -> None:
+        """Let the requests go; the compiled model stays with the backend."""
+        self._requests.clear()
+
+
+class _Requests:
+    """The infer requests of one compiled model; each serves one call at a time."""
+
+    def __init__(self, compiled: Any, signature: Signature) -> None:
+        self._compiled = compiled
+        self._ports = [list(RANKS).index(port.any_name) for port in compiled.inputs]
+        self._nothing = [tensor_of(np.empty([0] * len(signature[i][1]), _dtype(signature[i][0]))) for i in self._ports]
+        self._dtype = _dtype(signature[0][0])
+        self._lock = Lock()
+        self._idle: list[_Request] = []
+
+    def run(self, arrays: list[Array]) -> dict[str, Array]:
+        request = self._take()
+        tensors = [tensor_of(arrays[i]) for i in self._ports]
+        for index, tensor in enumerate(tensors):
+            request.infer.set_input_tensor(index, tensor)
+        with refusals("call"):  # a request that failed is not used again
+            results = request.infer.infer(share_outputs=True).to_tuple()
+        if sum(array.nbytes for array in results) < LENT_BYTES:
+            outputs = [array.copy() for array in results]
+        else:
+            # The request waits until nobody looks at its outputs any more; it must not hold on to the caller's arrays.
+            outputs = list(results)
+            request.lent = [weakref.ref(array) for array in results]
+            for index, tensor in enumerate(self._nothing):
+                request.infer.set_input_tensor(index, tensor)
+        with self._lock:
+            self._idle.append(request)
+            del self._idle[:-IDLE_REQUESTS]
+        # For bf16 OpenVINO's arrays have the right bits and the wrong type.
+        return {name: array.view(self._dtype) for name, array in zip(OUTPUTS, outputs, strict=True)}
+
+    def _take(self) -> _Request:
+        with self._lock:
+            for index, request in enumerate(self._idle):
+                if all(array() is None for array in request.lent):
+                    return self._idle.pop(index)
+        return _Request(self._compiled.create_infer_request())
+
+
+class _Request:
+    def __init__(self, infer: Any) -> None:
+        self.infer = infer
+        self.lent: list[weakref.ref[Array]] = []
+
+
+@contextmanager
+def refusals(phase: str) -> Iterator[None]:
+    """Translates what the operation throws; all other errors pass."""
+    try:
+        yield
+    except Rejected as rejected:
+        raise Rejected(rejected.kind, phase, rejected.names) from rejected
+    except RuntimeError as error:
+        said = _REFUSAL.search(str(error))
+        if said is None:
+            raise
+        raise Rejected(said[1], phase, tuple(said[2].split(","))) from error
+
+
+def _port(name: str, array: Array) -> Port:
+    shape = array.shape
+    if name in SWITCHED and shape and shape[-1] == 0:
+        return _element(array.dtype), shape
+    return _element(array.dtype), (-1,) * len(shape)
+
+
+@lru_cache(maxsize=64)
+def _element(dtype: np.dtype[Any]) -> str:
+    """OpenVINO's name of an element type."""
+    return "bf16" if dtype == ml_dtypes.bfloat16 else str(openvino.Type(dtype).to_string())
+
+
+def _dtype(element: str) -> np.dtype[Any]:
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if element == "bf16" else type_of(element).to_dtype())
+    return found
