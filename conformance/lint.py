@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from conformance.case import Case
+from conformance.case import Case, Refusal, lengths
 from conformance.engine import AUDITS, with_literal
 from conformance.errors import nearest
+from conformance.expression import evaluate
 from conformance.judge import judge
 from conformance.library import Library
+from conformance.operation import Operation, RefusalRule
 from conformance.tensors import inputs_of
 from reference.expected import Expected
 
@@ -25,8 +28,61 @@ def uncovered(library: Library) -> list[str]:
     return [clause.id for clause in library.operation.clauses if clause.level == "required" and clause.id not in cited]
 
 
+def unbroken(library: Library) -> list[str]:
+    """Ways to break a rule of refusal, as rule and what is wrong, that no case tries."""
+    operation = library.operation
+    spoilt = [(case, _spoilt(case, operation), _symbols(case, operation)) for case in library.cases if case.refusal]
+    left = []
+    for rule in operation.refusals:
+        due = Refusal(kind=rule.kind, phase=rule.phase, names=rule.names)
+        apt = [one for one in spoilt if one[0].refusal == due and rule.clause in one[0].clauses]
+        for way in _ways(rule):
+            tries = (all(_sentence(*wrong, symbols) in done for wrong in way) for _, done, symbols in apt)
+            if not any(tries):
+                left.append(f"{rule.id}: " + ", ".join(_sentence(*wrong, None) for wrong in way))
+    return left
+
+
+Wrong = tuple[str, str, Any]  # attribute or port; what is wrong with it; how
+
+
+def _ways(rule: RefusalRule) -> list[list[Wrong]]:
+    """The ways to break a rule; what is wrong in one way is wrong at the same time."""
+    ways: list[list[Wrong]] = [[(name, "is", value)] for name, values in rule.attributes.items() for value in values]
+    ways += [[(port, "has type", kind)] for port, kinds in rule.types.items() for kind in kinds]
+    ways += [[(name, "holds", value)] for name in rule.names for value in rule.lengths]
+    for shapes in zip(*rule.shapes.values(), strict=True):
+        ways.append([(port, "has shape", shape) for port, shape in zip(rule.shapes, shapes, strict=True)])
+    return ways
+
+
+def _sentence(name: str, wrong: str, how: Any, symbols: Mapping[str, Any] | None) -> str:
+    """What is wrong as text, with expressions worked out when there are symbols to do it with."""
+    if symbols is not None and wrong in ("has shape", "holds"):
+        how = [evaluate(one, symbols) for one in how] if isinstance(how, list) else evaluate(how, symbols)
+    return f"{name} {wrong} {how}"
+
+
+def _spoilt(case: Case, operation: Operation) -> set[str]:
+    """What is wrong in a case, in the words of `_sentence`."""
+    found = {_sentence(name, "is", value, None) for name, value in case.attributes.items()}
+    for port, change in case.change.items():
+        if change.shape is not None:
+            found.add(_sentence(port, "has shape", list(change.shape), None))
+        if change.type:
+            found.add(_sentence(port, "has type", change.type, None))
+        if change.values is not None and port == operation.lengths:
+            found |= {_sentence(port, "holds", value, None) for value in change.values}
+    return found
+
+
+def _symbols(case: Case, operation: Operation) -> dict[str, Any]:
+    scalars = operation.scalars(operation.usable(case.attributes), case.dims)
+    return scalars | operation.columns(operation.per_sequence(scalars, lengths(case, operation)))
+
+
 def problems(library: Library) -> list[str]:
-    """Everything that breaks a rule, with file and line: sentences, levels, names, shapes, duplicates, coverage."""
+    """Everything that breaks a rule, with its place: sentences, levels, names, shapes, twins, coverage, refusals."""
     found = [f"{case.place}: {case.id}: {problem}" for case in library.cases for problem in _of_case(case, library)]
     seen: dict[str, Case] = {}
     for case in library.cases:
@@ -34,6 +90,7 @@ def problems(library: Library) -> list[str]:
         if twin is not case:
             found.append(f"{case.place}: {case.id}: is the same as {twin.id}")
     found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
+    found += [f"refusal {way}: no case tries it" for way in unbroken(library)]
     return sorted(set(found), key=found.index)
 
 
