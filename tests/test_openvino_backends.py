@@ -191,6 +191,15 @@ def test_means_are_rounded_once_to_nearest_even(backend: Backend, T: str, step: 
 
 
 @pytest.mark.parametrize("T", ["f16", "bf16"])
+def test_means_are_rounded_to_nearest_whatever_their_size(backend: Backend, T: str) -> None:
+    rng = np.random.default_rng(0)
+    raw = (rng.uniform(1, 2, (1, 64, 64)) * 2.0 ** rng.integers(-13, 15, (1, 1, 64))).astype(TYPES[T])
+    want = raw.astype(np.float32).reshape(1, 32, 2, 64).mean(axis=2).astype(TYPES[T])
+    got = call(backend, config(2, "rope", "norm", T=T), raw, [64])["block_index_keys"]
+    assert np.array_equal(bits(got), bits(want))
+
+
+@pytest.mark.parametrize("T", ["f16", "bf16"])
 def test_sums_are_not_rounded_to_the_element_type(backend: Backend, T: str) -> None:
     raw = np.ones((1, 4096, 1))  # in bf16 or f16 the sum would stick at 256 or 2048
     assert call(backend, config(4096, "rope", "norm", T=T), raw, [4096])["block_index_keys"].tolist() == [[[1]]]
