@@ -6,6 +6,7 @@ last comparison with the single call, a stream is judged against the single call
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections import OrderedDict
@@ -42,7 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `verdicts` counts judged outputs; `headroom` is the largest error / bound by clause; `where` names the call;
     `feature` is what an unsupported case would need; `lost` is the kind of end that the process took which ran the
-    case, and `stderr` the end of what it printed, kept when the case did not pass.
+    case, and `stderr` the end of what it printed, kept when the case did not pass; `skipped` says of relations why they
+    could not be checked.
     """
 
     case: str
@@ -59,6 +61,15 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     lost: str = ""
     stderr: str = ""
+    skipped: dict[str, str] = {}
+
+    @property
+    def signature(self) -> tuple[str, str, str]:
+        """What failures of one cause have in common: clause, output, and the region or the kind of failure."""
+        if self.worst:
+            return self.clause, self.worst.output, self.worst.region
+        kind = self.reason.partition(":")[0] if self.status == "error" else _without_numbers(self.reason)
+        return self.clause, "", kind
 
 
 class Stop(Exception):  # noqa: N818  not an error of ours: it ends a case early
@@ -80,6 +91,7 @@ class Run:
     where: str = "prepare"
     warning: Stop | None = None
     watched: list[tuple[str, Array, bytes]] = field(default_factory=list)  # outputs that must not change any more
+    skipped: dict[str, str] = field(default_factory=dict)  # relations that could not be checked
 
 
 @dataclass(frozen=True)
@@ -178,6 +190,7 @@ class Engine:
             headroom=run.headroom,
             detail=stop.detail if stop else "",
             lost=stop.lost if stop else "",
+            skipped=run.skipped,
         )
         return outcome, earlier
 
@@ -236,6 +249,10 @@ class Engine:
         self._sessions.move_to_end(key)
         return self._sessions[key]
 
+    def drop(self, case: Case) -> None:
+        """Close the session of a case's configuration: the next case gets a fresh one."""
+        self._drop(_key(self.config(case)))
+
     def _drop(self, key: Any) -> None:
         kept = self._sessions.pop(key, None)
         if kept:
@@ -264,11 +281,10 @@ class Engine:
         for audit in case.audits:
             run.where = f"audit {audit}"
             getattr(self, f"_audit_{audit}")(run, session, whole, single)
-        for relation in case.relations:
-            run.where = f"relation {relation}"
+        if case.relations:
             from conformance import relations
 
-            relations.check(relation, self, run, session, whole, single)
+            relations.check(case.relations, self, run, session, whole, single)
         run.where = "repeated call"
         again = self.call(run, session, whole, expected, check=False)
         self.same(run, again, single, "PLG-1", "the same call gives other bits the second time")
@@ -610,6 +626,10 @@ def _holds(condition: str, row: Mapping[str, Any]) -> bool:
 def _key(config: OperationConfig) -> Any:
     attributes = tuple(sorted((name, repr(value)) for name, value in config.attributes.items()))
     return config.operation, attributes, config.element_type, config.length_type, config.disabled
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"-?\d[\d.,e+-]*", "#", text)
 
 
 def first_line(error: BaseException) -> str:

@@ -42,6 +42,16 @@ class Attribute(Strict, frozen=True):
     least: Scalar
     default: Scalar
     says: str
+    draw: tuple[Scalar, ...] = ()  # values of generated cases
+
+
+class Range(Strict, frozen=True):
+    """What generated cases draw a whole number from: corners, or anything from `least` to `most` in steps."""
+
+    least: Scalar | str
+    most: Scalar | str
+    step: int = 1
+    corners: tuple[Scalar | str, ...] = ()
 
 
 class Dim(Strict, frozen=True):
@@ -49,6 +59,7 @@ class Dim(Strict, frozen=True):
 
     says: str
     default: Scalar | str
+    draw: Range | None = None  # the default when there is none
 
 
 class Derived(Strict, frozen=True):
@@ -129,6 +140,50 @@ class RefusalRule(Strict, frozen=True):
     lengths: list[str] = []
 
 
+class Filling(Strict, frozen=True):
+    """Ports that are filled together in generated cases, and ways to: one aim for all, or one for each port."""
+
+    ports: tuple[str, ...]
+    aims: tuple[dict[str, Any], ...]
+
+    def data(self, index: int) -> dict[str, Any]:
+        """Port to aim, by the index of the way."""
+        aim = self.aims[index]
+        return dict.fromkeys(self.ports, aim) if "aim" in aim else aim
+
+
+class Draws(Strict, frozen=True):
+    """What generated cases are made of besides attributes and dimensions."""
+
+    serves: str  # clause by which every valid call is answered
+    past: Range
+    fillings: tuple[Filling, ...]
+
+
+class Relation(Strict, frozen=True):
+    """What holds between a call and another that is made from it. See `conformance.relations` for the kinds."""
+
+    name: str
+    kind: Literal[
+        "split", "rewind", "alone", "permuted", "one-length", "length-type", "longer", "ignored", "changed", "scaled",
+        "neutral",
+    ]  # fmt: skip
+    clause: str
+    says: str
+    bits: str = ""  # clause that recommends equal bits
+    when: str = ""  # condition on the attributes
+    unless: tuple[str, ...] = ()  # readings that, switched, make it not hold
+    features: tuple[str, ...] = ()  # that must be on
+    dim: str = ""  # longer: the dimension that gets more rows
+    blames: dict[str, str] = {}  # ignored: port to the clause by which its unread elements are ignored
+    ports: tuple[str, ...] = ()  # changed, scaled
+    touches: dict[str, str] = {}  # changed: output to a mask over (sequence, row)
+    factors: tuple[float, ...] = ()  # scaled: powers of two
+    computed: int = 0  # scaled: the power of the factor by which computed elements change
+    copied: tuple[str, ...] = ()  # scaled: outputs whose copied elements change by the factor
+    values: dict[str, tuple[float, ...]] = {}  # neutral: port to values, each for an equal share of the last axis
+
+
 class Reference(Protocol):
     """What a reference module offers for one set of attributes."""
 
@@ -160,6 +215,8 @@ class Operation(Strict, frozen=True, dict=True):
     clauses: tuple[Clause, ...]
     readings: tuple[Reading, ...]
     refusals: tuple[RefusalRule, ...]
+    draws: Draws
+    relations: tuple[Relation, ...] = ()
 
     @cached_property
     def port(self) -> Mapping[str, Port]:
@@ -172,6 +229,10 @@ class Operation(Strict, frozen=True, dict=True):
     @cached_property
     def clause(self) -> Mapping[str, Clause]:
         return {clause.id: clause for clause in self.clauses}
+
+    @cached_property
+    def relation(self) -> Mapping[str, Relation]:
+        return {relation.name: relation for relation in self.relations}
 
     @cached_property
     def carried(self) -> Mapping[str, str]:
@@ -289,10 +350,18 @@ def _check(operation: Operation, place: Place) -> None:
     used += [rule.clause for rule in operation.refusals]
     unknown = sorted(set(used) - clauses.keys())
     unknown += [c.id for c in operation.clauses if c.group not in operation.groups]
+    unknown += [operation.draws.serves] if operation.draws.serves not in clauses else []
     unknown += [o.feeds for o in operation.outputs if o.feeds not in ports]
     unknown += [p.feature for p in operation.ports if p.feature and p.feature not in operation.features]
     named = {name for rule in operation.refusals for name in rule.names}
     unknown += sorted(named - ports.keys() - operation.attributes.keys())
+    unknown += sorted({port for f in operation.draws.fillings for port in f.ports} - ports.keys())
+    for relation in operation.relations:
+        unknown += sorted({relation.clause, relation.bits, *relation.blames.values()} - clauses.keys() - {""})
+        unknown += sorted({*relation.ports, *relation.blames, *relation.values} - ports.keys())
+        unknown += sorted({*relation.touches, *relation.copied} - operation.output.keys())
+        unknown += sorted(set(relation.features) - operation.features.keys())
+        unknown += sorted(set(relation.unless) - {reading.name for reading in operation.readings})
     if operation.lengths not in ports:
         unknown.append(operation.lengths)
     if unknown:

@@ -1,0 +1,627 @@
+"""Relations between calls that need no reference: what one answer says of another.
+
+A second call is made from the inputs of the single call; what it must answer follows from the single call alone.
+Copies, and whatever the contract says has no effect, are compared bit for bit; computed elements within the bounds of
+both answers, since a conforming implementation may round differently for another batch, split or session. The ports
+and outputs that a relation speaks of are data of the operation.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from conformance import tensors
+from conformance.backends.protocol import Session, Unsupported
+from conformance.case import Case, lengths
+from conformance.engine import Answer, Array, Engine, Inputs, Run, Stop, spans
+from conformance.expression import evaluate
+from conformance.judge import judge
+from conformance.library import random_partition
+from conformance.operation import Operation, Relation
+from reference.expected import Expected, Part
+
+Expectation = Mapping[str, Expected]
+PLAIN = 1.0  # what stands in elements that are not read, where poison stood before
+
+
+class Inapplicable(Exception):  # noqa: N818  an answer, not a failure
+    """There is nothing to compare in this case or with this backend, and why."""
+
+
+def check(names: Sequence[str], engine: Engine, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+    """Check relations of the single call `whole`, answered by `single` and judged already.
+
+    Every further answer is judged against what the single call's expectation says of it. Raises `Stop` for the first
+    relation that does not hold; those that cannot be checked are noted in `run.skipped` with the reason.
+    """
+    _check(Scene(engine, run, session, whole, single), names)
+
+
+class RelationsOnly(Engine):
+    """An engine that never compares with a reference's values, only answers with each other.
+
+    Of the reference it takes which elements are specified, their bounds and shapes.
+    """
+
+    def _calls(self, run: Run, session: Session) -> None:
+        whole = tensors.inputs_of(run.case, self.operation)
+        run.where = "single call"
+        single = self.call(run, session, whole, self.oracle(run.case).expect(whole), check=False)
+        scene = Scene(self, run, session, whole, single, free=True)
+        for name, expected in single.expected.items():
+            scene.judge(replace(expected, parts=()), single.got, name, self.operation.output[name].shape_clause)
+        _check(scene, run.case.relations or tuple(self.operation.relation))
+        again = self.call(run, session, whole, single.expected, check=False)
+        self.same(run, again, single, "PLG-1", "the same call gives other bits the second time")
+        self._unchanged(run)
+
+
+def _check(scene: Scene, names: Sequence[str]) -> None:
+    for name in names:
+        relation = scene.operation.relation[name]
+        scene.begin(relation)
+        try:
+            scene.applies(relation)
+            KINDS[relation.kind](scene, relation)
+        except Inapplicable as reason:
+            scene.run.skipped[name] = str(reason)
+        except Unsupported as reason:
+            scene.run.skipped[name] = str(reason)
+
+
+@dataclass
+class Scene:
+    """The single call that relations start from, and what follows from its case.
+
+    With `free` no value of the reference is used: what is expected is what the single call answered.
+    """
+
+    engine: Engine
+    run: Run
+    session: Session
+    whole: Inputs
+    single: Answer
+    free: bool = False
+
+    def begin(self, relation: Relation) -> None:
+        """Numbers that a relation draws depend on the case and on its own name only."""
+        self.random = random.Random(self.case.seed ^ zlib.crc32(relation.name.encode()))
+        self.run.where = f"relation {relation.name}"
+
+    def applies(self, relation: Relation) -> None:
+        """Raises `Inapplicable` when a feature is off, or attributes or readings are not those it holds for."""
+        for feature in relation.features:
+            if feature in self.case.disabled:
+                raise Inapplicable(f"{self.operation.features[feature].says} is off")
+        if relation.when and not evaluate(relation.when, self.scalars):
+            raise Inapplicable(f"only for {relation.when}")
+        for name in relation.unless:
+            if name in self.engine.readings:
+                raise Inapplicable(f"does not hold for the reading {name}={self.engine.readings[name]}")
+
+    def below(self, count: int) -> int:
+        """A drawn whole number from 0 to count - 1."""
+        # random() alone is promised to stay the same across Python versions.
+        return int(self.random.random() * count)
+
+    # What follows from the case
+
+    @property
+    def case(self) -> Case:
+        return self.run.case
+
+    @property
+    def operation(self) -> Operation:
+        return self.engine.operation
+
+    @cached_property
+    def scalars(self) -> dict[str, Any]:
+        return self.operation.scalars(self.case.attributes, self.case.dims)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return lengths(self.case, self.operation)
+
+    @cached_property
+    def columns(self) -> dict[str, list[int]]:
+        return self.operation.columns(self.operation.per_sequence(self.scalars, self.lengths))
+
+    @cached_property
+    def N(self) -> int:  # noqa: N802
+        return self.case.dims[self.operation.batch]
+
+    @cached_property
+    def L(self) -> int:  # noqa: N802
+        return self.case.dims[self.operation.tokens]
+
+    @cached_property
+    def pads(self) -> list[int]:
+        """Leading rows of every sequence that are no tokens of it."""
+        return [max(self.L - S, 0) for S in self.lengths]
+
+    @cached_property
+    def own(self) -> Expectation:
+        """The single call's answer as an expectation: copies to the bit, computed elements within both bounds."""
+        return {
+            name: replace(expected, parts=tuple(_own(part, self.single.got[name]) for part in expected.parts))
+            for name, expected in self.single.expected.items()
+            if name in self.engine.info.outputs
+        }
+
+    @property
+    def base(self) -> Expectation:
+        """What answers to the same question must be like."""
+        return self.own if self.free else self.single.expected
+
+    @cached_property
+    def exact(self) -> Expectation:
+        """The bits of the single call's answer, in all elements that are judged."""
+        return {
+            name: replace(expected, parts=tuple(_exact(part, self.single.got[name]) for part in expected.parts))
+            for name, expected in self.single.expected.items()
+            if name in self.engine.info.outputs
+        }
+
+    def is_on(self, port: str) -> bool:
+        """Whether a port has its declared rank: it is not switched off, nor of another shape in this case."""
+        described = self.operation.port[port]
+        return described.feature not in self.case.disabled and self.whole[port].ndim == len(described.shape)
+
+    def read(self, port: str) -> Array | None:
+        """Mask over (sequence, row) of the elements of a port that are read; None when all are, or it is empty."""
+        described, array = self.operation.port[port], self.whole[port]
+        if not described.reads or not self.is_on(port) or not array.size:
+            return None
+        grid: dict[str, Any] = {name: np.array(v, dtype=np.int64).reshape(-1, 1) for name, v in self.columns.items()}
+        grid = {**self.scalars, **grid, "row": np.arange(array.shape[1])[None, :]}
+        mask: Array = np.broadcast_to(evaluate(described.reads, grid), array.shape[:2])
+        return mask
+
+    def shapes(self, case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs of a call with these lengths and dimensions."""
+        if self.engine.readings:
+            return {name: one.shape for name, one in self.engine.oracle(case).expect(inputs).items()}
+        scalars = self.operation.scalars(case.attributes, case.dims)
+        columns = self.operation.columns(self.operation.per_sequence(scalars, lengths(case, self.operation)))
+        symbols = {**scalars, **self.operation.totals_of(scalars, columns)}
+        return {
+            output.name: (0,)
+            if output.feature in case.disabled
+            else tuple(int(evaluate(size, symbols)) for size in output.shape)
+            for output in self.operation.outputs
+        }
+
+    # Calls and verdicts
+
+    def ask(self, inputs: Inputs, session: Session | None = None) -> Mapping[str, Array]:
+        """One more call; its inputs must stay as they are, and its outputs as well."""
+        return self.engine.call(self.run, session or self.session, inputs, {}, check=False).got
+
+    def judge(self, expected: Expected, got: Mapping[str, Array], output: str, clause: str, status: str = "") -> None:
+        """Judge one output of a further call. Raises `Stop`; with a `status` only notes that as a warning."""
+        if output not in self.engine.info.outputs:
+            return
+        verdict = judge(output, got[output], expected, clause)
+        self.run.verdicts += 1
+        if not status:
+            for name, ratio in verdict.headroom.items():
+                self.run.headroom[name] = max(self.run.headroom.get(name, 0.0), ratio)
+        if verdict.status == "pass":
+            return
+        stop = Stop(status or verdict.status, clause, verdict.reason, worst=verdict.worst)
+        if stop.status == "fail":
+            raise stop
+        self.run.warning = self.run.warning or stop
+
+    def follows(
+        self, relation: Relation, got: Mapping[str, Array], change: Callable[[Expectation], Expectation] | None = None
+    ) -> None:
+        """An answer must be what the single call's is after a `change` that rearranges it, none by default."""
+        for name, expected in (change(self.base) if change else self.base).items():
+            self.judge(expected, got, name, relation.clause)
+        if relation.bits and relation.bits in self.case.clauses:
+            for name, expected in (change(self.exact) if change else self.exact).items():
+                self.judge(expected, got, name, relation.bits, "quality-warning")
+
+    def same(self, relation: Relation, got: Mapping[str, Array], keep: Callable[[str, Part], Array] | None) -> None:
+        """An answer must have the bits of the single call's, in the rows of every part that `keep` is true for."""
+        for name, expected in self.exact.items():
+            parts = [pick(part, keep(name, part)) if keep else part for part in expected.parts]
+            self.judge(replace(expected, parts=tuple(parts)), got, name, relation.clause)
+
+    def other_session(self, relation: Relation, **changes: Any) -> tuple[Case, Session]:
+        """A session of another configuration. Raises `Unsupported` when the backend has none."""
+        case = msgspec.structs.replace(self.case, **changes)
+        session, served = self.engine.session(case)
+        served.append(self.case.id)
+        return case, session
+
+
+# Expectations
+
+
+def _own(part: Part, got: Array) -> Part:
+    """A part with the values that were answered. An infinity may be one of overflow, and is not compared."""
+    values = got[part.index]
+    if part.bound is None:
+        return replace(part, value=values)
+    numbers = values.astype(np.float64)
+    bound = np.where(np.isinf(numbers), np.inf, 2 * part.bound)
+    return replace(part, value=numbers, bound=bound, quality=bound)
+
+
+def _exact(part: Part, got: Array) -> Part:
+    """A part with the bits that were answered, without rows that are not judged: they are outside the domain."""
+    part = replace(part, value=got[part.index]) if part.bound is None else part
+    if part.bound is None:
+        return part
+    judged = np.asarray(np.isfinite(part.bound).all(axis=tuple(range(1, part.bound.ndim))))
+    bits = replace(part, value=got[part.index], bound=None, quality=None)
+    return bits if judged.all() else pick(bits, judged)
+
+
+def pick(part: Part, mask: Array) -> Part:
+    """The rows of a part that a mask is true for."""
+    return replace(
+        part,
+        index=tuple(one if isinstance(one, slice) else one[mask] for one in part.index),
+        value=part.value[mask],
+        bound=None if part.bound is None else part.bound[mask],
+        quality=None if part.quality is None else part.quality[mask],
+    )
+
+
+def rearranged(
+    expected: Expectation, order: Sequence[int], shapes: Mapping[str, tuple[int, ...]], batch: int
+) -> dict[str, Expected]:
+    """What a call with the sequences `order` answers, of those of a batch; rows that it does not have are left out."""
+    new = np.full(batch, -1, dtype=np.int64)
+    new[list(order)] = np.arange(len(order))
+    result = {}
+    for name, one in expected.items():
+        parts = []
+        for part in one.parts:
+            there = new[part.index[0]] >= 0
+            for axis, index in enumerate(part.index[1:], 1):
+                if not isinstance(index, slice):
+                    there &= index < shapes[name][axis]
+            chosen = pick(part, there)
+            parts.append(replace(chosen, index=(new[chosen.index[0]], *chosen.index[1:])))
+        result[name] = Expected(shapes[name], one.dtype, tuple(parts))
+    return result
+
+
+# Kinds: each takes the scene and the relation
+
+
+def _rearranged(scene: Scene, relation: Relation, order: list[int]) -> None:
+    operation, case = scene.operation, scene.case
+    inputs = {}
+    for port in operation.ports:
+        array = scene.whole[port.name]
+        axis = port.shape.index(operation.batch) if operation.batch in port.shape else -1
+        one_for_all = port.name == operation.lengths and case.length_shape == "one"
+        if axis >= 0 and scene.is_on(port.name) and not one_for_all:
+            array = np.ascontiguousarray(array.take(order, axis=axis))
+        inputs[port.name] = array
+    fewer = msgspec.structs.replace(
+        case,
+        dims={**case.dims, operation.batch: len(order)},
+        past=tuple(case.past[n] for n in order),
+        pad=tuple(case.pad[n] for n in order),
+    )
+    shapes = scene.shapes(fewer, inputs)
+    scene.follows(relation, scene.ask(inputs), lambda expected: rearranged(expected, order, shapes, scene.N))
+
+
+def alone(scene: Scene, relation: Relation) -> None:
+    """A sequence alone; two of them where there are many."""
+    if scene.N < 2:
+        raise Inapplicable("there are not two sequences")
+    where = scene.run.where
+    first = scene.below(scene.N)
+    for n in sorted({first, (first + 1 + scene.below(scene.N - 1)) % scene.N}):
+        scene.run.where = f"{where}, sequence {n}"
+        _rearranged(scene, relation, [n])
+
+
+def permuted(scene: Scene, relation: Relation) -> None:
+    """The sequences in another order."""
+    if scene.N < 2:
+        raise Inapplicable("there are not two sequences")
+    order = list(range(scene.N))
+    while order == sorted(order):
+        order.sort(key=lambda n: scene.random.random())
+    scene.run.where += f", order {','.join(map(str, order))}"
+    _rearranged(scene, relation, order)
+
+
+def one_length(scene: Scene, relation: Relation) -> None:
+    """One length for all sequences in place of equal ones, or the other way round."""
+    name = scene.operation.lengths
+    array = scene.whole[name]
+    if len(set(scene.lengths)) > 1:
+        raise Inapplicable("the lengths differ")
+    if scene.N == 1:
+        raise Inapplicable("both are the same for one sequence")
+    shape = (scene.N,) if scene.case.length_shape == "one" else (1,)
+    length = scene.lengths[0] if scene.lengths else scene.L
+    other = np.full(shape, length, dtype=array.dtype)
+    scene.run.where += f", {name} {list(shape)}"
+    scene.follows(relation, scene.ask({**scene.whole, name: other}))
+
+
+def length_type(scene: Scene, relation: Relation) -> None:
+    """The lengths in the other type, on a session prepared for it."""
+    name = scene.operation.lengths
+    other = "i32" if scene.case.length_type == "i64" else "i64"
+    case, session = scene.other_session(relation, length_type=other)
+    scene.run.where += f", {other}"
+    inputs = {**scene.whole, name: scene.whole[name].astype(tensors.DTYPES[other])}
+    with _dropped_after_failure(scene, case):
+        scene.follows(relation, scene.ask(inputs, session))
+
+
+class _dropped_after_failure:  # noqa: N801  a context
+    """A session that gave a wrong answer is not used again."""
+
+    def __init__(self, scene: Scene, case: Case) -> None:
+        self.scene, self.case = scene, case
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self.scene.engine.drop(self.case)
+
+
+def longer(scene: Scene, relation: Relation) -> None:
+    """More rows than are in use along a dimension, poisoned."""
+    more = 1 + scene.below(3)
+    poison = tensors.Poison("mixed" if scene.case.poison == "zero" else scene.case.poison)
+    inputs = dict(scene.whole)
+    for port in scene.operation.ports:
+        array = inputs[port.name]
+        if relation.dim in port.shape and scene.is_on(port.name):
+            axis = port.shape.index(relation.dim)
+            shape = (*array.shape[:axis], more, *array.shape[axis + 1 :])
+            inputs[port.name] = np.concatenate([array, poison.values(shape, array.dtype)], axis=axis)
+    case = msgspec.structs.replace(
+        scene.case, dims={**scene.case.dims, relation.dim: scene.case.dims[relation.dim] + more}
+    )
+    shapes = scene.shapes(case, inputs)
+    scene.run.where += f", {relation.dim} + {more}"
+    scene.follows(
+        relation,
+        scene.ask(inputs),
+        lambda expected: {name: replace(one, shape=shapes[name]) for name, one in expected.items()},
+    )
+
+
+def ignored(scene: Scene, relation: Relation) -> None:
+    """Other values in all elements that are not read. After a failure the ports are tried one by one for the clause."""
+    changed = {}
+    for name in relation.blames:
+        mask = scene.read(name)
+        if mask is not None and not mask.all():
+            array = scene.whole[name].copy()
+            shape = array[~mask].shape
+            poison = tensors.Poison("mixed").values(shape, array.dtype)
+            array[~mask] = poison if scene.case.poison == "zero" else np.full(shape, PLAIN, dtype=array.dtype)
+            changed[name] = array
+    if not changed:
+        raise Inapplicable("every element is read")
+    try:
+        scene.same(relation, scene.ask({**scene.whole, **changed}), None)
+    except Stop as stop:
+        where = scene.run.where
+        for name, array in changed.items():
+            one = msgspec.structs.replace(relation, clause=relation.blames[name])
+            scene.run.where = f"{where}, {name}"
+            scene.same(one, scene.ask({**scene.whole, name: array}), None)
+        scene.run.where = f"{where}, {', '.join(changed)}"
+        raise stop from None
+
+
+def changed(scene: Scene, relation: Relation) -> None:
+    """Another token, NaN, infinite or finite, in place of one of the new ones."""
+    rows = [(n, row) for n in range(scene.N) for row in range(scene.pads[n], scene.L)]
+    if not rows:
+        raise Inapplicable("there is no new token")
+    n, row = rows[scene.below(len(rows))]
+    value = (np.nan, np.inf, -PLAIN)[scene.below(3)]
+    token = scene.lengths[n] - scene.L + row
+    scene.run.where += f", token {token} of sequence {n} is {value:g}"
+    inputs = dict(scene.whole)
+    for name in relation.ports:
+        if scene.is_on(name):
+            inputs[name] = inputs[name].copy()
+            inputs[name][n, row] = value
+    symbols = {**scene.scalars, **{name: values[n] for name, values in scene.columns.items()}, "token": token}
+
+    def untouched(output: str, part: Part) -> Array:
+        if output not in relation.touches:
+            return np.ones(len(part.index[0]), dtype=bool)
+        at = part.index[1] if len(part.index) > 1 and not isinstance(part.index[1], slice) else 0
+        touched = evaluate(relation.touches[output], {**symbols, "row": at})
+        result: Array = ~((part.index[0] == n) & touched)
+        return result
+
+    scene.same(relation, scene.ask(inputs), untouched)
+
+
+def scaled(scene: Scene, relation: Relation) -> None:
+    """Ports times a power of two; computed elements change by a power of it, copies by the factor or not at all."""
+    factors = [factor for factor in relation.factors if _scaled(scene, relation, factor)]
+    if not factors:
+        raise Inapplicable("some numbers cannot be scaled exactly")
+    factor = factors[scene.below(len(factors))]
+    scene.run.where += f", factor {factor:g}"
+    inputs = {**scene.whole, **(_scaled(scene, relation, factor) or {})}
+    expected = scene.engine.oracle(scene.case).expect(inputs)
+    got = scene.ask(inputs)
+    for name, one in scene.own.items():
+        copies = factor if name in relation.copied else 1.0
+        parts = []
+        for mine, theirs in zip(one.parts, expected[name].parts, strict=True):
+            if mine.bound is None or theirs.bound is None:
+                value = (mine.value.astype(np.float64) * copies).astype(mine.value.dtype)
+                parts.append(replace(mine, value=value if copies != 1 else mine.value))
+            else:
+                change = factor**relation.computed
+                bound = mine.bound / 2 * change + theirs.bound
+                bound[~np.isfinite(mine.value)] = np.inf
+                parts.append(replace(mine, value=mine.value * change, bound=bound, quality=bound))
+        # With a reference the copies are judged below, whatever the reading says of rows that are not in use.
+        parts = parts if scene.free else [part for part in parts if part.bound is not None]
+        scene.judge(replace(one, parts=tuple(parts)), got, name, relation.clause)
+    if not scene.free:
+        for name, one in expected.items():
+            scene.judge(one, got, name, relation.clause)
+
+
+def _scaled(scene: Scene, relation: Relation, factor: float) -> Inputs | None:
+    """The scaled ports; elements that are not read stay as they are. None where a number cannot be scaled exactly."""
+    inputs = {}
+    for name in relation.ports:
+        array = scene.whole[name]
+        mask = scene.read(name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = array.astype(np.float64) * factor
+            values = wanted.astype(array.dtype)
+            exact = (values.astype(np.float64) == wanted) & np.isfinite(values) & ~_subnormal(values)
+        if mask is not None:
+            exact[~mask] = True
+            values[~mask] = array[~mask]
+        if not exact.all():
+            return None
+        inputs[name] = values
+    return inputs
+
+
+def _subnormal(values: Array) -> Array:
+    """Mask of numbers that a device may flush (NUM-3)."""
+    size = np.abs(values.astype(np.float64))
+    mask: Array = (size > 0) & (size < tensors.smallest_normal(values.dtype))
+    return mask
+
+
+def neutral(scene: Scene, relation: Relation) -> None:
+    """A feature with values that do nothing, next to the feature switched off."""
+    for feature in relation.features:
+        if feature not in scene.engine.info.features:
+            raise Inapplicable(f"{scene.engine.info.name} does not declare the feature '{feature}'")
+    on, off = dict(scene.whole), dict(scene.whole)
+    for name, values in relation.values.items():
+        array, mask = scene.whole[name], scene.read(name)
+        if not scene.is_on(name):
+            raise Inapplicable(f"{name} has a shape of its own")
+        neutral = np.repeat(np.array(values), array.shape[-1] // len(values)).astype(array.dtype)
+        on[name] = np.broadcast_to(neutral, array.shape).copy()
+        if mask is not None:
+            on[name][~mask] = array[~mask]
+        off[name] = np.zeros((0,), dtype=array.dtype)
+    case, session = scene.other_session(
+        relation, disabled=tuple(sorted({*scene.case.disabled, *relation.features})), change={}
+    )
+    expected = scene.engine.oracle(scene.case).expect(on)
+    with_it = scene.ask(on)
+    if not scene.free:
+        for name, one in expected.items():
+            scene.judge(one, with_it, name, relation.clause)
+    with _dropped_after_failure(scene, case):
+        without = scene.ask(off, session)
+        for output in scene.operation.outputs:
+            if output.name in scene.engine.info.outputs and output.feature not in relation.features:
+                one = expected[output.name]
+                parts = tuple(_finite(_own(part, with_it[output.name])) for part in one.parts)
+                scene.judge(replace(one, parts=parts), without, output.name, relation.clause)
+
+
+def _finite(part: Part) -> Part:
+    """A part in which only finite elements are compared: nothing can be said of zero times infinity."""
+    if part.bound is None:
+        return part
+    bound = np.where(np.isfinite(part.value), part.bound, np.inf)
+    return replace(part, bound=bound, quality=bound)
+
+
+def split(scene: Scene, relation: Relation) -> None:
+    """The tokens in several calls: in the case's own streams, or in one that is drawn."""
+    streams = scene.case.streams
+    if streams and not scene.free:
+        raise Inapplicable("the streams of the case are run and judged call by call")
+    if not streams:
+        _needs_tokens(scene, 1)
+        streams = (random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16)),)
+    _needs_state(scene)
+    where = scene.run.where
+    for stream in streams:
+        carried: Inputs = {}
+        got: Mapping[str, Array] = scene.single.got
+        for start, end in spans(stream):
+            scene.run.where = f"{where} {'+'.join(map(str, stream))}, {end} tokens"
+            got = _step(scene, scene.whole, start, end, carried)
+            carried = _carry(scene, got)
+        scene.follows(relation, got)
+
+
+def rewind(scene: Scene, relation: Relation) -> None:
+    """A state is kept, other tokens follow it and are dropped; the right ones, from the kept state, count."""
+    _needs_tokens(scene, 2)
+    _needs_state(scene)
+    kept = 1 + scene.below(scene.L - 1)
+    drafted = kept + 1 + scene.below(scene.L - kept)
+    scene.run.where += f", kept after {kept} tokens, {drafted - kept} dropped"
+    carried = _carry(scene, _step(scene, scene.whole, 0, kept, {}))
+    drafts = dict(scene.whole)
+    for port in scene.operation.ports:
+        array = drafts[port.name]
+        if scene.operation.tokens in port.shape and scene.is_on(port.name):
+            drafts[port.name] = np.ascontiguousarray(np.flip(array, axis=port.shape.index(scene.operation.tokens)))
+    _step(scene, drafts, kept, drafted, carried)
+    scene.follows(relation, _step(scene, scene.whole, kept, scene.L, carried))
+
+
+def _needs_tokens(scene: Scene, least: int) -> None:
+    tokens = scene.L
+    if tokens < least:
+        raise Inapplicable("there are too few new tokens")
+
+
+def _needs_state(scene: Scene) -> None:
+    missing = [name for name in scene.operation.carried.values() if name not in scene.engine.info.outputs]
+    if missing:
+        raise Inapplicable(f"{scene.engine.info.name} does not return {', '.join(missing)}")
+
+
+def _step(scene: Scene, whole: Inputs, start: int, end: int, carried: Inputs) -> Mapping[str, Array]:
+    return scene.ask(tensors.call_inputs(whole, scene.case, scene.operation, start, end, carried))
+
+
+def _carry(scene: Scene, got: Mapping[str, Array]) -> Inputs:
+    return {port: got[output].copy() for port, output in scene.operation.carried.items()}
+
+
+KINDS: Mapping[str, Callable[[Scene, Relation], None]] = {
+    "split": split,
+    "rewind": rewind,
+    "alone": alone,
+    "permuted": permuted,
+    "one-length": one_length,
+    "length-type": length_type,
+    "longer": longer,
+    "ignored": ignored,
+    "changed": changed,
+    "scaled": scaled,
+    "neutral": neutral,
+}
