@@ -66,7 +66,7 @@ class OpenVINOCpuOp:
             self._device.hints["INFERENCE_NUM_THREADS"] = int(threads)
         self._operation = operation
         self._factory: Any = None
-        self.compiled = lru_cache(maxsize=64)(self._compile)
+        self.compiled = lru_cache(maxsize=128)(self._compile)
         self.environment = self._device.environment | {"compiler": find_toolchain().identity}
 
     def describe(self) -> BackendInfo:
