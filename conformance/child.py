@@ -80,6 +80,8 @@ class Child:
 
     def ask(self, line: bytes, seconds: float | None = None) -> bytes:
         """Send a line and wait for the one that answers it, both without their ends. Raises `Lost`."""
+        if self._life < 0:
+            raise Lost("crash", "it was ended before")
         limit = self.limits.seconds if seconds is None else seconds
         looked = start = time.monotonic()
         self._loud = 0
@@ -137,6 +139,8 @@ class Child:
 
     def _read(self) -> bool:
         """Take in what there is of answers; False at their end."""
+        if self._answers < 0:
+            return False
         try:
             data = os.read(self._answers, CHUNK)
         except BlockingIOError:

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run the library on one or more backends and print the matrix."),
     "cases": ("cases", "List, show and check the cases of the library."),
     "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
+    "backend": ("backend", "Check that a plug-in keeps to the protocol."),
     "backends": ("backends", "The backends of this machine, and why others are not usable."),
     "doctor": ("doctor", "Check that the suite itself works here."),
 }

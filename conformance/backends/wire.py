@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -151,6 +152,12 @@ class Failed(Answer, frozen=True, tag="error", kw_only=True):
     detail: Annotated[str, Meta(description="A trace or the like, for the log.")] = ""
 
 
+class Numbered(msgspec.Struct, frozen=True):
+    """What can be read of any request, known or not."""
+
+    id: Id
+
+
 REQUESTS: tuple[type[Request], ...] = (Hello, Prepare, Run, Release, Bye)
 ANSWERS: tuple[type[Answer], ...] = (
     Described, Prepared, Done, Released, Farewell, Unsupported, Rejected, Failed,
@@ -161,6 +168,7 @@ AnyAnswer = Described | Prepared | Done | Released | Farewell | Unsupported | Re
 
 _encoder = msgspec.json.Encoder()
 _answers = msgspec.json.Decoder(AnyAnswer)
+_numbered = msgspec.json.Decoder(Numbered)
 _requests = msgspec.json.Decoder(AnyRequest)
 
 
@@ -185,6 +193,14 @@ def decode_request(line: bytes) -> AnyRequest:
     return request
 
 
+def number_of(line: bytes) -> int:
+    """The number of a request that is not understood, 0 when it has none."""
+    try:
+        return _numbered.decode(line).id
+    except msgspec.DecodeError:
+        return 0
+
+
 def _decoded(decoder: msgspec.json.Decoder[Any], line: bytes, what: str, kinds: Sequence[Kind]) -> Any:
     try:
         return decoder.decode(line)
@@ -192,7 +208,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], line: bytes, what: str, kinds: 
         text = str(error).replace("`", "'").replace("Object missing required", "there is no").replace("$.", "")
         text = text.replace("Object contains", "there is an")
         hint = f"; known: {', '.join(map(tag, kinds))}" if "Invalid value '" in text else ""
-        raise ProtocolError(f"no {what} of this protocol: {text}{hint}") from None
+        raise ProtocolError(f"what is no {what} of this protocol: {text}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ProtocolError(f"a line that is no JSON: {shown(line)}") from None
 
@@ -282,6 +298,11 @@ def config_of(message: Prepare) -> OperationConfig:
 def info_of(message: Described) -> BackendInfo:
     """The description in an answer."""
     return BackendInfo(**{name: getattr(message, name) for name in BackendInfo.__dataclass_fields__})
+
+
+def described(info: BackendInfo, id: int = 0) -> Described:
+    """The answer to `hello` of a backend with this description."""
+    return msgspec.convert({"answer": "hello", "id": id, "protocol": PROTOCOL, **asdict(info)}, Described)
 
 
 def _word(value: float) -> Any:
