@@ -268,11 +268,15 @@ class Engine:
             self._oracles[key] = self.operation.oracle(case.attributes, self.readings)
         return self._oracles[key]
 
+    def inputs(self, case: Case) -> Inputs:
+        """The ports of a case's single call."""
+        return tensors.inputs_of(case, self.operation)
+
     # Calls
 
     def _calls(self, run: Run, session: Session) -> None:
         case = run.case
-        whole = tensors.inputs_of(case, self.operation)
+        whole = self.inputs(case)
         run.where = "single call"
         expected = self._with_values(case, self.oracle(case).expect(whole))
         single = self.call(run, session, whole, expected)
@@ -500,7 +504,7 @@ class Engine:
         return chosen
 
     def _judged(self, run: Run, session: Session, case: Case) -> None:
-        inputs = tensors.inputs_of(case, self.operation)
+        inputs = self.inputs(case)
         self.call(run, session, inputs, self.oracle(case).expect(inputs))
 
     # Refusals
@@ -513,7 +517,7 @@ class Engine:
             session, served = self.session(case)
             phase = run.where = "call"
             served.append(case.id)
-            session.run(tensors.inputs_of(case, self.operation))
+            session.run(self.inputs(case))
         except Rejected as rejected:
             self._check_refusal(run, due, rejected, phase)
             return

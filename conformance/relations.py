@@ -52,7 +52,7 @@ class RelationsOnly(Engine):
     """
 
     def _calls(self, run: Run, session: Session) -> None:
-        whole = tensors.inputs_of(run.case, self.operation)
+        whole = self.inputs(run.case)
         run.where = "single call"
         single = self.call(run, session, whole, self.oracle(run.case).expect(whole), check=False)
         scene = Scene(self, run, session, whole, single, free=True)
