@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,21 +135,9 @@ class TransformersSession:
     def _indexer(self, Di: int, weight: Array) -> tuple[Any, Any]:
         """The module with keys handed through and the given stored weight, and an empty cache for it."""
         from transformers import DynamicCache
-        from transformers.models.qwen4_exp import Qwen4ExpTextConfig
 
         torch = self._torch
-        config = Qwen4ExpTextConfig(
-            hidden_size=2 * Di,
-            num_hidden_layers=1,
-            layer_types=["indexed_attention"],
-            head_dim=max(Di - Di % 2, 1),  # of no use to the indexer, but checked to be even
-            rms_norm_eps=float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)),
-            indexer_n_heads=1,
-            indexer_kv_heads=1,
-            indexer_head_dim=Di,
-            indexer_budget=self._r,
-            indexer_compress_ratio=self._r,
-        )
+        config = _model_config(self._r, float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)), Di)
         indexer = self._modeling.Qwen4ExpTextQSAIndexer(config, 0).eval()
         # A product with the unit matrix would spread NaN and infinity over a token; the identity hands rows through
         indexer.index_qk_proj = torch.nn.Identity()
@@ -181,6 +170,25 @@ class TransformersSession:
         if self._config.element_type == "bf16":
             return self._torch.from_numpy(copy.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(copy)
+
+
+@lru_cache(maxsize=256)  # to check a configuration takes the model library longer than to run the module
+def _model_config(r: int, epsilon: float, Di: int) -> Any:
+    """A model configuration with one layer and one index head; only what the indexer reads matters."""
+    from transformers.models.qwen4_exp import Qwen4ExpTextConfig
+
+    return Qwen4ExpTextConfig(
+        hidden_size=2 * Di,
+        num_hidden_layers=1,
+        layer_types=["indexed_attention"],
+        head_dim=Di,
+        rms_norm_eps=epsilon,
+        indexer_n_heads=1,
+        indexer_kv_heads=1,
+        indexer_head_dim=Di,
+        indexer_budget=r,
+        indexer_compress_ratio=r,
+    )
 
 
 @dataclass(frozen=True)
