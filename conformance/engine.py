@@ -33,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Inputs = dict[str, Array]
 
 STATUSES = ("pass", "quality-warning", "fail", "error", "unsupported", "not-run")
-SESSIONS_KEPT = 48
+SESSIONS_KEPT = 320  # more than the library has configurations: preparing is what costs most on some runtimes
 # Audits that every case gets, and those that a case asks for by name.
 AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided", "permuted", "alone")
 
@@ -548,7 +548,9 @@ def in_company(first: Outcome, alone: Outcome, before: str) -> Outcome:
     same = "in the same process" if first.lost else "on the same one"
     reason = f"passes on a fresh session, fails after {before} {same}: {first.reason}"
     told = first if first.lost in ("", "crash") else msgspec.structs.replace(alone, status="quality-warning")
-    return msgspec.structs.replace(told, clause="PLG-3", where=first.where, reason=reason, stderr=first.stderr)
+    return msgspec.structs.replace(
+        told, clause="PLG-3", where=first.where, reason=reason, lost=first.lost, stderr=first.stderr
+    )
 
 
 def spans(stream: Sequence[int]) -> Iterator[tuple[int, int]]:

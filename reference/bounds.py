@@ -160,7 +160,8 @@ def _normalization(op: QSAPrepare, weight: Array, m: Array, em: Array, T: Elemen
     rel = np.where(rho < 1, 1 / np.sqrt(np.maximum(1 - rho, 0)) - 1 + 4 * UA, np.inf)
     w = np.abs(weight)
     ey = w / np.sqrt(v) * em * (1 + rel) + np.abs(y) * (rel + 2 * UA + 2 * T.unit) + 2 * T.eta * (1 + w)
-    outside = np.broadcast_to(~(v <= F32_MAX), m.shape)
+    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di.
+    outside = np.broadcast_to(~(ms * m.shape[1] + op.epsilon <= F32_MAX), m.shape)
     return y, ey, outside
 
 

@@ -150,26 +150,8 @@ class _Bar:
 
 def show_logs(logs: list[Log], library: Library, show: int) -> None:
     """The matrix, what is unsupported and why, and the failures of every backend."""
-    if not logs:
-        return
-    head = logs[0].header
-    click.echo(
-        f"{head.operation}, contract {head.contract}, library {head.library}: "
-        f"{head.cases} of {len(library.cases)} cases, {len(library.operation.clauses)} clauses"
-    )
-    for name, choice in head.readings.items():
-        click.echo(f"reading: {name} = {choice}")
-    click.echo()
-    click.echo(table.matrix(logs, library.operation))
-    click.echo(
-        "\nA cell counts the cases that cite a clause of the group; the number behind it is the largest error / bound."
-    )
-    for log in logs:
-        name = log.header.backend.connect
-        click.echo(f"\n{name}: {log.header.backend.version}, {log.header.backend.vendor}, {log.header.backend.device}")
-        for text in (table.unsupported(log), table.failures(log, limit=show)):
-            if text:
-                click.echo(text)
+    if logs:
+        click.echo(table.report(logs, library.operation, limit=show))
 
 
 def exit_code(logs: list[Log], unusable: list[str]) -> int:

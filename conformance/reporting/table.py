@@ -62,6 +62,18 @@ def verdict_of(log: Log) -> str:
     return verdict(count(log.outcomes), complete=False)
 
 
+def titles(logs: Sequence[Log]) -> list[str]:
+    """A heading for every log: its connect string, with version and date where that alone says too little."""
+    connects = [log.header.backend.connect for log in logs]
+    heads = []
+    for log, connect in zip(logs, connects, strict=True):
+        backend = log.header.backend
+        heads.append(
+            connect if connects.count(connect) == 1 else f"{connect} {backend.version} {log.header.started[:10]}"
+        )
+    return heads
+
+
 def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
     """Clause groups by backends: cases passed, failed, unsupported, and the headroom where numbers are bounded."""
     rows = []
@@ -77,7 +89,7 @@ def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple")
     rows.append(["verdicts", *(f"{sum(o.verdicts for o in log.outcomes):,}" for log in logs)])
     rows.append(["seconds", *(f"{sum(o.seconds for o in log.outcomes):.1f}" for log in logs)])
     rows.append(["", *(verdict_of(log) for log in logs)])
-    heads = ["clauses", *(log.header.backend.connect for log in logs)]
+    heads = ["clauses", *titles(logs)]
     return tabulate(rows, heads, tablefmt=format, disable_numparse=True, stralign="left")
 
 
@@ -125,6 +137,25 @@ def size(log: Log, outcome: Outcome) -> int:
     for value in case.dims.values():
         total *= value + 1
     return total * (1 + sum(len(stream) for stream in case.streams))
+
+
+def report(logs: Sequence[Log], operation: Operation, *, limit: int = SHOWN_FAILURES) -> str:
+    """All of it: what was run, the matrix, and for every log what is unsupported and what failed."""
+    head = logs[0].header
+    lines = [f"{head.operation}, contract {head.contract}, library {head.library}, {len(operation.clauses)} clauses"]
+    lines += [f"reading: {name} = {choice}" for name, choice in head.readings.items()]
+    lines += ["", matrix(logs, operation)]
+    lines += ["", "A cell counts the cases that cite a clause of the group, then the largest error / bound among them."]
+    for log, title in zip(logs, titles(logs), strict=True):
+        backend = log.header.backend
+        lines += ["", f"{title}: {backend.version}, {backend.vendor}, {backend.device}"]
+        if log.interrupted:
+            lines.append(f"interrupted: {len(log.results)} of {log.header.cases} cases were run")
+        elif not log.header.complete:
+            chosen = ", ".join(f"{name} {value}" for name, value in log.header.filters.items())
+            lines.append(f"{len(log.results)} cases, not the whole library: {chosen}")
+        lines += [text for text in (unsupported(log), failures(log, limit=limit)) if text]
+    return "\n".join(lines)
 
 
 def unsupported(log: Log) -> str:

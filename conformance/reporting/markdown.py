@@ -1,0 +1,51 @@
+"""The report as Markdown, for a pull request or a release page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.operation import Operation
+from conformance.reporting import table
+from conformance.reporting.log import Log, count
+
+
+def markdown(logs: Sequence[Log], operation: Operation) -> str:
+    """Matrix, then a section a log: verdict, environment, what is unsupported, failures with their commands."""
+    head = logs[0].header
+    lines = [
+        f"# Conformance of {head.operation}",
+        "",
+        f"Contract {head.contract}, {len(operation.clauses)} clauses. A cell counts the cases that cite a clause of "
+        "the group, then gives the largest error / bound among them.",
+        "",
+        table.matrix(logs, operation, format="github"),
+        "",
+    ]
+    for log, title in zip(logs, table.titles(logs), strict=True):
+        lines += _section(log, title)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(log: Log, title: str) -> list[str]:
+    head, backend = log.header, log.header.backend
+    counts = count(log.outcomes)
+    lines = [f"## {title}: {table.verdict_of(log)}", ""]
+    if log.interrupted:
+        lines += [f"**Interrupted**: {len(log.results)} of {head.cases} cases were run.", ""]
+    elif not head.complete:
+        chosen = ", ".join(f"{name} {value}" for name, value in head.filters.items())
+        lines += [f"Not the whole library: {chosen or 'a selection'}.", ""]
+    lines += [
+        f"- {backend.name} {backend.version}, {backend.vendor}, {backend.device}"
+        + (f", {backend.url}" * bool(backend.url)),
+        f"- library {head.library}, suite {head.suite}, {head.started}",
+        "- " + ", ".join(f"{number} {status}" for status, number in counts.items() if number),
+        "- " + ", ".join(f"{name} {value}" for name, value in head.environment.items()),
+    ]
+    lines += [f"- reading {name} = {choice}" for name, choice in head.readings.items()]
+    lines += [f"- {line}" for line in table.unsupported(log).splitlines()]
+    lines.append("")
+    wrong = table.failures(log)
+    if wrong:
+        lines += ["```text", wrong, "```", ""]
+    return lines
