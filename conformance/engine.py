@@ -428,32 +428,33 @@ class Engine:
             second.close()
 
     def _audit_concurrent(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
-        """PLG-1: requests at the same time, each on a session of its own, give the bits of one alone."""
-        config = self.config(run.case)
-        sessions = [self.backend.prepare(config) for _ in range(2)]
-        answers: list[Mapping[str, Array] | Exception] = []
+        """PLG-1: two requests at the same time, on sessions and numbers of their own, give the bits of each alone."""
+        other = reshaped(run.case, self.operation, {}, seed=run.case.seed + 1)
+        inputs = tensors.inputs_of(other, self.operation)
+        requests = [(whole, single), (inputs, self.call(run, session, inputs, self.oracle(other).expect(inputs)))]
+        sessions = [self.backend.prepare(self.config(run.case)) for _ in requests]
+        answers: list[tuple[Answer, Mapping[str, Array] | Exception]] = []
 
-        def serve(one: Session) -> None:
+        def serve(one: Session, arrays: Inputs, alone: Answer) -> None:
             for _ in range(6):
                 try:
-                    answers.append(one.run({name: array.copy() for name, array in whole.items()}))
+                    answers.append((alone, one.run({name: array.copy() for name, array in arrays.items()})))
                 except Exception as error:
-                    answers.append(error)
+                    answers.append((alone, error))
                     return
 
-        threads = [Thread(target=serve, args=(one,)) for one in sessions]
+        threads = [Thread(target=serve, args=(one, *request)) for one, request in zip(sessions, requests, strict=True)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         for one in sessions:
             one.close()
-        for got in answers:
+        for alone, got in answers:
             if isinstance(got, Exception):
                 raise got
             self._check_names(run.case, got)
-            answer = Answer(got, single.expected)
-            self.same(run, answer, single, "PLG-1", "concurrent requests give other bits")
+            self.same(run, Answer(got, alone.expected), alone, "PLG-1", "concurrent requests give other bits")
 
     def _audit_strided(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
         """PLG-1: inputs that are regions of larger arrays give the bits of dense ones."""
