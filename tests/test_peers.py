@@ -205,6 +205,13 @@ def test_agrees_with_the_reference(
     assert_conforms(config, inputs, run(peer, config, inputs))
 
 
+@pytest.mark.parametrize(("Di", "Dr"), [(1, 0), (3, 2), (7, 6), (33, 32), (128, 64)])
+def test_odd_and_smallest_widths(peer: Backend, Di: int, Dr: int) -> None:
+    config = configuration("f32", 3, *([] if Dr else ["rope"]))
+    inputs = random_inputs(config, [5, 8, 14], 7, Di, Dr)
+    assert_conforms(config, inputs, run(peer, config, inputs))
+
+
 @pytest.mark.parametrize("N", [0, 3])
 @pytest.mark.parametrize("L", [0, 6])
 @pytest.mark.parametrize("disabled", [(), ("rope",)], ids=["rope", "no-rope"])

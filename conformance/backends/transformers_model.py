@@ -181,7 +181,7 @@ def _model_config(r: int, epsilon: float, Di: int) -> Any:
         hidden_size=2 * Di,
         num_hidden_layers=1,
         layer_types=["indexed_attention"],
-        head_dim=Di,
+        head_dim=max(Di - Di % 2, 1),  # of no use to the indexer, but checked to be even
         rms_norm_eps=epsilon,
         indexer_n_heads=1,
         indexer_kv_heads=1,
