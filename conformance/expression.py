@@ -40,6 +40,7 @@ def _top(values: Any) -> int:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"max": _greatest, "min": _least, "top": _top}
+_GLOBALS = {"__builtins__": {}, **FUNCTIONS}
 
 
 @lru_cache(maxsize=4096)
@@ -69,12 +70,11 @@ def evaluate(text: str | int | float, symbols: Mapping[str, Any]) -> Any:
     if not isinstance(text, str):
         return text
     code, names = _compiled(text)
-    missing = names - symbols.keys()
-    if missing:
-        known = ", ".join(sorted(symbols))
-        raise ExpressionError(f"'{text}': unknown symbol {', '.join(sorted(missing))} (known: {known})")
     try:
-        return eval(code, {"__builtins__": {}, **FUNCTIONS}, dict(symbols))
+        return eval(code, _GLOBALS, symbols)
+    except NameError:
+        known, missing = ", ".join(sorted(symbols)), ", ".join(sorted(names - symbols.keys()))
+        raise ExpressionError(f"'{text}': unknown symbol {missing} (known: {known})") from None
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ExpressionError(f"'{text}': {error}") from None
 
