@@ -156,8 +156,8 @@ def split_cancelling(draw: Draw, size: float = 256.0, rest: float = 1.0) -> Arra
 
 def magnitudes(draw: Draw, low: float = 1e-4, high: float = 3e4) -> Array:
     """About normal, every row at a scale of its own between `low` and `high`, log-uniform."""
-    row = draw.unit(1).reshape(*draw.shape[:-1], -1)[..., :1] if draw.shape[-1] else draw.unit(1)
-    return draw.bell() * low * (high / low) ** row
+    values: Array = draw.bell() * low * (high / low) ** draw.unit(1)[..., :1]
+    return values
 
 
 def steps(draw: Draw, low: float = 1e-4, high: float = 3e4) -> Array:
@@ -300,6 +300,8 @@ def _poison(array: Array, where: Array, kind: str) -> None:
 def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
     """Values of an aim or of literal numbers, float64; for literals with nulls also the mask of what is given.
 
+    Literals may leave out leading axes: one number stands everywhere, one row for every token.
+
     Raises `ValueError` with a sentence for an unknown aim, wrong parameters, or literals of another shape.
     """
     if isinstance(spec, Mapping):
@@ -320,8 +322,8 @@ def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
     literal = np.array(spec, dtype=object)
     if literal.size == 0 and 0 in draw.shape:
         return np.zeros(draw.shape), None
-    if literal.ndim < len(draw.shape) and literal.ndim == 0:
-        literal = np.full(draw.shape, spec, dtype=object)
+    if literal.shape == draw.shape[len(draw.shape) - literal.ndim :]:
+        literal = np.broadcast_to(literal, draw.shape)
     if literal.shape != draw.shape:
         raise ValueError(f"{draw.port} needs values of shape {list(draw.shape)}, not {list(literal.shape)}")
     given = np.array([value is not None for value in literal.flat], dtype=bool).reshape(literal.shape)
