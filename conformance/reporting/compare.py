@@ -34,7 +34,7 @@ class Comparison:
 
 
 def compare(old: Log, new: Log) -> Comparison:
-    """What changed from one log to the other. A case with another digest is listed as changed, and as failing if it fails."""
+    """What changed from one log to the other. A case with another digest counts as changed, failing or not."""
     result = Comparison()
     before, after = old.results, new.results
     for name, record in after.items():
