@@ -181,6 +181,7 @@ class Relation(Strict, frozen=True):
     factors: tuple[float, ...] = ()  # scaled: powers of two
     computed: int = 0  # scaled: the power of the factor by which computed elements change
     copied: tuple[str, ...] = ()  # scaled: outputs whose copied elements change by the factor
+    within: bool = False  # scaled: no bound is larger than before, and nothing leaves the domain that was in it
     values: dict[str, tuple[float, ...]] = {}  # neutral: port to values, each for an equal share of the last axis
 
 
