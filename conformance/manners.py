@@ -6,7 +6,8 @@ Each check is one function: it returns what it found, or raises `Wrong` with a p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -165,11 +166,20 @@ def told(request: wire.Request, answer: wire.AnyAnswer) -> str:
     return f"answers '{wire.tag(answer)}' to '{wire.tag(request)}'" + (f" ({reason})" if reason else "")
 
 
-def same(got: Arrays, wanted: Arrays, when: str) -> None:
+def same(got: Arrays, wanted: Arrays) -> None:
     """Raises `Wrong` when two calls that are to give the same do not."""
     for name, array in wanted.items():
         if name not in got or got[name].shape != array.shape or got[name].tobytes() != array.tobytes():
-            raise Wrong(f"gives another {name} {when}")
+            raise Wrong(f"gives another {name}")
+
+
+@contextmanager
+def when(circumstances: str) -> Iterator[None]:
+    """Adds the circumstances to what is found wrong in them."""
+    try:
+        yield
+    except Wrong as wrong:
+        raise Wrong(f"{wrong}, {circumstances}") from None
 
 
 # The checks
@@ -214,7 +224,8 @@ def repeats_itself(talk: Talk) -> str:
     session = talk.prepare(case)
     first = talk.call(session, case)
     talk.call(session, reshaped(case, talk.operation, {talk.operation.batch: 5, talk.operation.tokens: 7}))
-    same(talk.call(session, case), first, "when the same call comes again, after one of another shape")
+    with when("when the same call comes again, after one of another shape"):
+        same(talk.call(session, case), first)
     return "the same call gives the same bits, also after one of another shape"
 
 
@@ -233,9 +244,10 @@ def keeps_sessions_apart(talk: Talk) -> str:
     other = reshaped(with_other_attributes(case, talk.operation), talk.operation, {})
     alone, other_alone = talk.once(case), talk.once(other)
     one, two = talk.prepare(case), talk.prepare(other)
-    for _ in range(2):
-        same(talk.call(one, case), alone, "while there is a session with other attributes")
-        same(talk.call(two, other), other_alone, "while there is a session with other attributes")
+    with when("while there is a session with other attributes"):
+        for _ in range(2):
+            same(talk.call(one, case), alone)
+            same(talk.call(two, other), other_alone)
     return "two sessions with different attributes do not disturb each other"
 
 
@@ -243,9 +255,11 @@ def keeps_twins_apart(talk: Talk) -> str:
     case = talk.case()
     one, two = talk.prepare(case), talk.prepare(case)
     first = talk.call(one, case)
-    same(talk.call(two, case), first, "in a second session of the same configuration")
+    with when("in a second session of the same configuration"):
+        same(talk.call(two, case), first)
     talk.release(one)
-    same(talk.call(two, case), first, "once another session of the same configuration is released")
+    with when("once another session of the same configuration is released"):
+        same(talk.call(two, case), first)
     return "two sessions of one configuration live and end by themselves"
 
 
@@ -291,7 +305,8 @@ def refuses_calls(talk: Talk) -> str:
         raise Note(f"computes with {name} of rank {len(flat.shape)}, which is to be rejected")
     if not isinstance(answer, wire.Rejected):
         raise Wrong(f"{told(request, answer)} with {name} of rank {len(flat.shape)}; 'rejected' is due")
-    same(talk.call(session, case), first, "once it has refused a call on the same session")
+    with when("once it has refused a call on the same session"):
+        same(talk.call(session, case), first)
     return "a call of the wrong rank is rejected, and the session goes on"
 
 
@@ -315,7 +330,8 @@ def shares_files(talk: Talk) -> str:
     case = talk.case()
     inline = talk.once(case)
     talk.start(inline=0)
-    same(talk.once(case), inline, "when tensors come in files")
+    with when("when tensors come in files"):
+        same(talk.once(case), inline)
     left = sorted(path.name for path in talk.plugin.directory.path.iterdir() if path.name != LOCK)
     talk.stop()
     if left:
@@ -362,7 +378,8 @@ def starts_again(talk: Talk) -> str:
     talk.prepare(case)
     talk.plugin.child.end()
     talk.start()
-    same(talk.once(case), before, "once its process was killed and started again")
+    with when("once its process was killed and started again"):
+        same(talk.once(case), before)
     return "killed and started again, it gives the same"
 
 
@@ -421,15 +438,26 @@ CHECKS: tuple[tuple[str, Callable[[Talk], str], bool], ...] = (
 )
 
 
-def check(command: Sequence[str], limits: Limits, library: Library, *, own_process: bool = True) -> Iterator[Finding]:
-    """The findings of all checks, as they come; of those about messages only for an `own_process`.
+# Without these there is no use in the others.
+FIRST = (says_hello, answers_calls)
 
-    A plug-in that does not say hello is asked nothing more. Raises `BackendError` when there is no such program.
+
+def check(
+    command: Sequence[str],
+    limits: Limits,
+    library: Library,
+    *,
+    own_process: bool = True,
+    only: Collection[str] = (),
+) -> Iterator[Finding]:
+    """The findings of all checks, or of `only` some by title, as they come; about messages only for an `own_process`.
+
+    Raises `BackendError` when there is no such program.
     """
     talk = Talk(command, limits, library)
     try:
         for title, function, about_messages in CHECKS:
-            if about_messages and not own_process:
+            if (about_messages and not own_process) or (only and title not in only):
                 continue
             try:
                 yield Finding(title, "ok", function(talk))
@@ -438,7 +466,7 @@ def check(command: Sequence[str], limits: Limits, library: Library, *, own_proce
             except Wrong as wrong:
                 # Nothing is known of the process any more: the next check has a new one.
                 yield Finding(title, "wrong", str(wrong), talk.stop())
-                if function is says_hello:
+                if function in FIRST:
                     return
     finally:
         talk.stop()
