@@ -160,9 +160,9 @@ class _Player:
                 raise self._error from None
 
     def _example(self, case: Case) -> None:
-        if case.digest in self._seen:
+        if case.id in self._seen:
             return
-        self._seen.add(case.digest)
+        self._seen.add(case.id)
         key = f"{self.source.seed}/{self.round}/{self._number}"
         try:
             if self.begin:

@@ -175,15 +175,19 @@ class Scene:
         described = self.operation.port[port]
         return described.feature not in self.case.disabled and self.whole[port].ndim == len(described.shape)
 
+    @cached_property
+    def grid(self) -> dict[str, Any]:
+        """Symbols of the case, those of sequences as columns."""
+        columns = {name: np.array(v, dtype=np.int64).reshape(-1, 1) for name, v in self.columns.items()}
+        return {**self.scalars, **columns}
+
     def read(self, port: str) -> Array | None:
         """Mask over (sequence, row) of the elements of a port that are read; None when all are, or it is empty."""
         described, array = self.operation.port[port], self.whole[port]
         if not described.reads or not self.is_on(port) or not array.size:
             return None
-        grid: dict[str, Any] = {name: np.array(v, dtype=np.int64).reshape(-1, 1) for name, v in self.columns.items()}
-        grid = {**self.scalars, **grid, "row": np.arange(array.shape[1])[None, :]}
-        mask: Array = np.broadcast_to(evaluate(described.reads, grid), array.shape[:2])
-        return mask
+        mask = evaluate(described.reads, {**self.grid, "row": np.arange(array.shape[1])[None, :]})
+        return np.broadcast_to(mask, array.shape[:2])
 
     def shapes(self, case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of a call with these lengths and dimensions."""
