@@ -18,6 +18,7 @@ from threading import Thread
 
 import msgspec
 
+from conformance import replay
 from conformance.backends.protocol import BackendInfo, Unsupported
 from conformance.case import Case
 from conformance.child import Child, Limits
@@ -59,7 +60,10 @@ class Running:
 @contextmanager
 def running(plan: Plan, library: Library, isolation: Isolation) -> Iterator[Running]:
     """The cases of a plan on its backend, as `isolation` says. Raises `BackendError` and `Unsupported`."""
-    if isolation.workers:
+    if plan.connect.startswith(replay.PREFIX):
+        recording = replay.recording(plan.connect, plan.readings)
+        yield Running(recording.info, recording.environment, recording.outcomes(plan.cases))
+    elif isolation.workers:
         pool = Pool(plan, library.operation, isolation)
         try:
             yield Running(pool.ready.info, pool.ready.environment, pool.outcomes())

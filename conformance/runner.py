@@ -19,6 +19,7 @@ from conformance.child import Limits
 from conformance.engine import Engine, Outcome
 from conformance.environment import environment
 from conformance.errors import BackendError
+from conformance.expectations import Expectations, assess
 from conformance.library import Library
 from conformance.reporting.log import (
     SCHEMA,
@@ -43,6 +44,7 @@ class Plan:
     complete: bool
     filters: Mapping[str, str] = field(default_factory=dict)
     readings: Mapping[str, str] = field(default_factory=dict)
+    expectations: Expectations | None = None
 
 
 def usable(text: str, limits: Limits | None = None) -> tuple[Backend, BackendInfo]:
@@ -149,11 +151,13 @@ def execute(
         done = [record.outcome for record in result_records.values()]
         if len(done) == len(cases):
             counts = count(done)
+            assessment = assess(plan.expectations, done) if plan.expectations else None
             footer = Footer(
                 counts=counts,
                 verdicts=sum(outcome.verdicts for outcome in done),
                 seconds=time.perf_counter() - started + spent,
-                verdict=verdict(counts, complete=plan.complete),
+                verdict=verdict(counts, complete=plan.complete, assessment=assessment),
+                expectations=assessment,
             )
             writer.write(footer)
     return Log(str(path or ""), head, case_records, result_records, (), footer)

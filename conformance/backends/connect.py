@@ -5,7 +5,7 @@ transformers   torch   onnxruntime                      published models and pee
 fault:ID                                                a faulty implementation of the catalogue
 py:MODULE_OR_FILE.py:CLASS[,key=value...]               a class of yours
 cmd:COMMAND LINE                                        a process that speaks the JSON-lines protocol
-replay:LOG.jsonl                                        the outputs recorded in a log
+replay:LOG.jsonl                                        the results recorded in a log (`run` alone)
 NAME                                                    registered under the entry points qsa_conformance.backends
 """
 
@@ -77,9 +77,7 @@ def connect(text: str, limits: Limits | None = None) -> Backend:
 
         return CommandBackend(rest, limits)
     if kind == "replay":
-        from conformance.backends.replay import Replay
-
-        return Replay(Path(rest))
+        raise BackendError(f"'{text}': a log holds results and no outputs; it can be run, and nothing else")
     if not colon:
         for point in entry_points(group=GROUP):
             if point.name == text:

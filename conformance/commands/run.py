@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from conformance.backends.protocol import Unsupported
 from conformance.commands.options import isolation_options, reading_options, selection_options
 from conformance.engine import Outcome
 from conformance.errors import BackendError, UsageError
+from conformance.expectations import find
 from conformance.isolation import Isolation, running
 from conformance.library import Library, load_library
 from conformance.reporting import table
@@ -32,6 +33,12 @@ from conformance.selection import select
 @reading_options
 @isolation_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the logs.")
+@click.option(
+    "--expectations",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="What is known to fail; for backends of this package cases/*/expectations/ is taken.",
+)
 @click.option("--resume", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="LOG",
               help="Finish an interrupted run; repeatable.")  # fmt: skip
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
@@ -46,14 +53,15 @@ def command(
     readings: dict[str, str],
     isolation: Isolation,
     output: Path | None,
+    expectations: Path | None,
     resume: tuple[Path, ...],
     fail_fast: bool,
     show: int,
 ) -> int:
     """Run the library and print clauses by backends, then the failures.
 
-    Without -b every backend that this machine can run is run. Exit code 0: all conformant; 1: not; 2: wrong usage;
-    3: a backend cannot be used; 4: incomplete, because of a filter or an interruption.
+    Without -b every backend that this machine can run is run. Exit code 0: all conformant or, with expectations, as
+    expected; 1: not; 2: wrong usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
     """
     library = load_library()
     filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
@@ -69,9 +77,13 @@ def command(
         chosen = select(library, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
         plans = [Plan(text, chosen, not filters, filters, readings) for text in backends or [*EMBEDDED]]
         tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
+    if expectations and len(tasks) != 1:
+        raise UsageError("--expectations is about one backend; name it with -b")
+    known = [find(plan.connect, expectations, library, plan.readings) for plan, _, _ in tasks]
     logs: list[Log] = []
     unusable: list[str] = []
-    for plan, path, earlier in tasks:
+    for (plan, path, earlier), entries in zip(tasks, known, strict=True):
+        plan = replace(plan, expectations=entries)
         try:
             logs.append(run_one(plan, library, path, isolation=isolation, earlier=earlier))
         except (BackendError, Unsupported) as error:
@@ -105,16 +117,16 @@ def run_one(
     ):
         if earlier:
             check_same(earlier, backend.info)
-        results = _until_failure(backend.outcomes) if "--fail-fast" in plan.filters else backend.outcomes
+        results = _until_failure(plan, backend.outcomes) if "--fail-fast" in plan.filters else backend.outcomes
         return execute(
             plan, library, backend.info, results, path, more=backend.environment, on_result=advance, earlier=earlier
         )
 
 
-def _until_failure(results: Any) -> Any:
+def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:
     for outcome in results:
         yield outcome
-        if outcome.status in ("fail", "error"):
+        if outcome.status in ("fail", "error") and not (plan.expectations and plan.expectations.met(outcome)):
             return
 
 
@@ -156,12 +168,18 @@ def show_logs(logs: list[Log], library: Library, show: int) -> None:
 
 def exit_code(logs: list[Log], unusable: list[str]) -> int:
     """The worst of the runs: 1 before 3 before 4 before 0."""
-    verdicts = {table.verdict_of(log) for log in logs}
-    if "NOT CONFORMANT" in verdicts:
+    if not all(map(as_expected, logs)):
         return 1
     if unusable or not logs:
         return 3
-    return 4 if "INCOMPLETE" in verdicts else 0
+    return 0 if all(log.footer and log.header.complete and not log.footer.counts["not-run"] for log in logs) else 4
+
+
+def as_expected(log: Log) -> bool:
+    """Whether nothing failed that was not expected to, and no expectation is out of date."""
+    if log.assessment:
+        return log.assessment.as_expected
+    return table.verdict_of(log) != "NOT CONFORMANT"
 
 
 def file_name(connect: str) -> str:

@@ -6,10 +6,11 @@ A log without footer is of a run that was interrupted; all its results count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 
@@ -63,10 +64,15 @@ class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record"):
 
 
 class ResultRecord(msgspec.Struct, frozen=True, tag="result", tag_field="record"):
-    """What came out of a case; `diagnosis` is what the outputs look like, when something is known."""
+    """What came out of a case.
+
+    `diagnosis` is what the outputs look like, when something is known; `example` names a generated case within its
+    campaign: seed, round and number.
+    """
 
     outcome: Outcome
     diagnosis: str = ""
+    example: str = ""
 
 
 class PerfRecord(msgspec.Struct, frozen=True, tag="perf", tag_field="record"):
@@ -77,13 +83,34 @@ class PerfRecord(msgspec.Struct, frozen=True, tag="perf", tag_field="record"):
     says: str = ""
 
 
-class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record"):
-    """Last line: counts by status, verdicts, and the verdict on the backend."""
+class Surprise(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A result that is not as expected, or an entry of the expectations that is out of date."""
+
+    kind: Literal["unexpected failure", "unexpected pass", "changed signature", "expired", "unused"]
+    says: str
+    case: str = ""
+
+
+class Assessment(msgspec.Struct, frozen=True):
+    """Results against what was expected: failures that were (case id to reason), and all that is not as expected."""
+
+    file: str
+    expected: dict[str, str]
+    surprises: tuple[Surprise, ...] = ()
+
+    @property
+    def as_expected(self) -> bool:
+        return not self.surprises
+
+
+class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", omit_defaults=True):
+    """Last line: counts by status, verdicts, the verdict on the backend, and how far that was expected."""
 
     counts: dict[str, int]
     verdicts: int
     seconds: float
     verdict: str
+    expectations: Assessment | None = None
 
 
 Record = Header | CaseRecord | ResultRecord | PerfRecord | Footer
@@ -135,16 +162,31 @@ class Log(msgspec.Struct, frozen=True):
     def outcomes(self) -> list[Outcome]:
         return [record.outcome for record in self.results.values()]
 
+    @property
+    def assessment(self) -> Assessment | None:
+        """Against expectations, None for a run without."""
+        return self.footer.expectations if self.footer else None
+
+    @property
+    def expected(self) -> Mapping[str, str]:
+        """Failing cases that were expected to fail in this way, and why."""
+        return self.assessment.expected if self.assessment else {}
+
 
 _decoder = msgspec.json.Decoder(Record)
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records of a log. A last line that was cut off is left out. Raises `UsageError` with the line otherwise."""
+    """The records of a log, plain or gzipped. A last line that was cut off is left out.
+
+    Raises `UsageError` with the line for anything else that cannot be read.
+    """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = unpacked(path.read_bytes()).splitlines()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except zlib.error as error:
+        raise UsageError(f"{path}: cannot be unpacked: {error}") from None
     for number, line in enumerate(lines, 1):
         try:
             yield decode(line)
@@ -152,6 +194,13 @@ def records(path: Path) -> Iterator[Record]:
             if number == len(lines) and number > 1:
                 return
             raise UsageError(f"{path}:{number}: is no line of a log of this suite: {error}") from None
+
+
+def unpacked(content: bytes) -> bytes:
+    """The content of a gzip file, as far as it goes; anything else as it is. Raises `zlib.error`."""
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(content)
 
 
 def decode(line: bytes) -> Record:
@@ -180,6 +229,9 @@ def read_log(path: Path) -> Log:
     footer: Footer | None = None
     for record in records(path):
         if isinstance(record, Header):
+            if record.schema > SCHEMA:
+                problem = f"has schema {record.schema}, this version reads up to {SCHEMA}; update the suite"
+                raise UsageError(f"{path}: {problem}")
             header = header or record
             footer = None
         elif isinstance(record, CaseRecord):
@@ -193,8 +245,6 @@ def read_log(path: Path) -> Log:
             footer = record
     if header is None:
         raise UsageError(f"{path}: is no log of this suite: it has no header")
-    if header.schema > SCHEMA:
-        raise UsageError(f"{path}: has schema {header.schema}, this version reads up to {SCHEMA}; update the suite")
     return Log(str(path), header, cases, results, tuple(perf), footer)
 
 
@@ -206,12 +256,14 @@ def count(outcomes: Sequence[Outcome]) -> dict[str, int]:
     return counts
 
 
-def verdict(counts: dict[str, int], *, complete: bool) -> str:
+def verdict(counts: dict[str, int], *, complete: bool, assessment: Assessment | None = None) -> str:
     """CONFORMANT, NOT CONFORMANT or INCOMPLETE.
 
-    A failure or error is one whatever was run; conformance is said only of a complete run.
+    A failure or error is one whatever was run, expected or not, and so is a pass that was not expected; conformance is
+    said only of a complete run.
     """
-    if counts["fail"] or counts["error"]:
+    passes = any(surprise.kind == "unexpected pass" for surprise in assessment.surprises) if assessment else False
+    if counts["fail"] or counts["error"] or passes:
         return "NOT CONFORMANT"
     if not complete or counts["not-run"]:
         return "INCOMPLETE"
