@@ -60,14 +60,21 @@ class OpenVINOCpuOp:
 
     def __init__(self, threads: int | str | None = None, operation: str = "QSAPrepare") -> None:
         """`operation` may be "EmptyOp": the same ports, outputs shaped like the state, nothing computed."""
-        find_toolchain()
+        tools = find_toolchain()
         self._device = Device(FEATURE, "CPU")
         if threads is not None:
             self._device.hints["INFERENCE_NUM_THREADS"] = int(threads)
         self._operation = operation
         self._factory: Any = None
         self.compiled = lru_cache(maxsize=128)(self._compile)
-        self.environment = self._device.environment | {"compiler": find_toolchain().identity}
+        # With the hint f16 the plug-in hands f16 tensors to the operation as they are; with f32 it converts every input
+        # and output on the way. The operation itself computes in f32 either way.
+        native = "FP16" in self._device.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        self._f16_precision = "f16" if native else "f32"
+        self.environment = self._device.environment | {
+            "inference precision of f16 models": self._f16_precision,
+            "compiler": tools.identity,
+        }
 
     def describe(self) -> BackendInfo:
         """Every output, type and feature of the contract."""
@@ -111,9 +118,7 @@ class OpenVINOCpuOp:
     def _compile(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> Any:
         """The compiled model of a signature; kept, as sessions of equal configuration share it."""
         model = self.model(attributes, signature)
-        if signature[0][0] == "f16":
-            # With the hint f16 the plug-in hands f16 tensors to the operation as they are; with f32 it converts every
-            # input and output. The operation computes in f32 either way. A CPU without f16 arithmetic refuses the hint.
+        if signature[0][0] == "f16" and self._f16_precision == "f16":
             compiled = self._device.core.compile_model(model, "CPU", self._device.hints | {PRECISION: "f16"})
             if compiled.get_property(PRECISION) == openvino.Type.f16:
                 return compiled

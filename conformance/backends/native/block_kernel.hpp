@@ -115,16 +115,18 @@ inline typename Simd::Reg load_up_to(const T* p, std::size_t count) {
     return count >= Simd::width ? Simd::load(p) : Simd::load(p, count);
 }
 
-template <class T>
+template <bool Stream, class T>
 inline void store_up_to(T* p, typename Simd::Reg v, std::size_t count) {
-    if (count >= Simd::width)
-        Simd::store(p, v);
-    else
+    if (count < Simd::width)
         Simd::store(p, v, count);
+    else if constexpr (Stream)
+        Simd::stream(p, v);
+    else
+        Simd::store(p, v);
 }
 
 // Normalization, rotation of the first Dr elements (ROT-1: j goes with j + Dr/2) and the only rounding to T (NUM-2).
-template <bool Norm, class T>
+template <bool Norm, bool Stream, class T>
 inline void finish(const float* mean, float scale_value, const T* weight, const T* cos, const T* sin, std::size_t Di,
                    std::size_t Dr, T* key) {
     const std::size_t half = Dr / 2;
@@ -135,11 +137,11 @@ inline void finish(const float* mean, float scale_value, const T* weight, const 
         const auto b = normalized<Norm>(mean, weight, scale, j + half, count);
         const auto left = Simd::mul(a, load_up_to(cos + j, count));
         const auto right = Simd::mul(b, load_up_to(cos + j + half, count));
-        store_up_to(key + j, Simd::minus_product(left, b, load_up_to(sin + j, count)), count);
-        store_up_to(key + j + half, Simd::plus_product(right, a, load_up_to(sin + j + half, count)), count);
+        store_up_to<Stream>(key + j, Simd::minus_product(left, b, load_up_to(sin + j, count)), count);
+        store_up_to<Stream>(key + j + half, Simd::plus_product(right, a, load_up_to(sin + j + half, count)), count);
     }
     for (std::size_t j = Dr; j < Di; j += Simd::width)
-        store_up_to(key + j, normalized<Norm>(mean, weight, scale, j, Di - j), Di - j);
+        store_up_to<Stream>(key + j, normalized<Norm>(mean, weight, scale, j, Di - j), Di - j);
 }
 
 // The hardware follows the keys, but not the rows of cos and sin, which stand r rows apart.
@@ -150,7 +152,7 @@ inline void prefetch_row(const T* row, std::size_t width) {
 
 constexpr std::size_t blocks_ahead = 16;
 
-template <class T>
+template <bool Stream, class T>
 void compute(const qsa::Blocks& job) {
     const auto* rows = static_cast<const T*>(job.rows);
     const auto* cos = static_cast<const T*>(job.cos);
@@ -176,9 +178,9 @@ void compute(const qsa::Blocks& job) {
         if (weight != nullptr) {
             const double mean_square = squares / static_cast<double>(job.Di);
             const float scale = static_cast<float>(1.0 / std::sqrt(mean_square + job.epsilon));
-            finish<true>(job.scratch, scale, weight, block_cos, block_sin, job.Di, job.Dr, key);
+            finish<true, Stream>(job.scratch, scale, weight, block_cos, block_sin, job.Di, job.Dr, key);
         } else {
-            finish<false>(job.scratch, 1.0f, weight, block_cos, block_sin, job.Di, job.Dr, key);
+            finish<false, Stream>(job.scratch, 1.0f, weight, block_cos, block_sin, job.Di, job.Dr, key);
         }
         rows += fresh * job.Di;
         if (job.Dr != 0) {
@@ -189,11 +191,20 @@ void compute(const qsa::Blocks& job) {
     }
 }
 
+template <class T>
+void compute_any(const qsa::Blocks& job) {
+    // Stores past the caches take whole registers at aligned addresses: rows, and the halves of the rotated part.
+    const std::size_t steps = reinterpret_cast<std::uintptr_t>(job.keys) | (job.Di * sizeof(T)) | (job.Dr / 2 * sizeof(T));
+    if (!job.stream || steps % 64 != 0) return compute<false, T>(job);
+    compute<true, T>(job);
+    Simd::fence();
+}
+
 void compute(const qsa::Blocks& job, qsa::ElementType type) {
     switch (type) {
-        case qsa::ElementType::f32: return compute<float>(job);
-        case qsa::ElementType::f16: return compute<Half>(job);
-        case qsa::ElementType::bf16: return compute<BFloat>(job);
+        case qsa::ElementType::f32: return compute_any<float>(job);
+        case qsa::ElementType::f16: return compute_any<Half>(job);
+        case qsa::ElementType::bf16: return compute_any<BFloat>(job);
     }
 }
 

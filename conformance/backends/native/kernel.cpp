@@ -30,15 +30,17 @@ void clear(void* to, std::size_t bytes) {
 // shorter sequences some of them have nothing to do.
 class Plan {
 public:
-    Plan(const Problem& problem, BlocksFunction compute, std::size_t tile_bytes)
+    Plan(const Problem& problem, BlocksFunction compute, const Options& options)
         : p_(problem), compute_(compute), element_(size_of(problem.element_type)), row_(problem.Di * element_),
           rope_row_(problem.Dr * element_) {
-        std::size_t most_new = 0;
+        std::size_t most_new = 0, all_new = 0;
         for (std::size_t n = 0; n < p_.N; ++n) {
             const Sequence s = sequence(p_, n);
             most_new = std::max(most_new, s.blocks_after - s.blocks_before);
+            all_new += s.blocks_after - s.blocks_before;
         }
-        rows_per_tile_ = std::max<std::size_t>(1, tile_bytes / std::max<std::size_t>(1, row_));
+        stream_ = all_new * row_ > options.stream_bytes;
+        rows_per_tile_ = std::max<std::size_t>(1, options.tile_bytes / std::max<std::size_t>(1, row_));
         blocks_per_tile_ = std::max<std::size_t>(1, rows_per_tile_ / p_.r);
         history_tiles_ = ceil_div(p_.B, rows_per_tile_);
         block_tiles_ = ceil_div(most_new, blocks_per_tile_);
@@ -91,6 +93,7 @@ private:
         blocks.cos = at(p_.rope_cos, (n * p_.L + row) * rope_row_);
         blocks.sin = at(p_.rope_sin, (n * p_.L + row) * rope_row_);
         blocks.weight = p_.k_norm_weight;
+        blocks.stream = stream_;
         blocks.keys = block_row(n, s.blocks_before + first);
         blocks.scratch = scratch;
         compute_(blocks, p_.element_type);
@@ -120,6 +123,7 @@ private:
     BlocksFunction compute_;
     std::size_t element_, row_, rope_row_;
     std::size_t rows_per_tile_, blocks_per_tile_, history_tiles_, block_tiles_, tiles_;
+    bool stream_;
 };
 
 // Tiles are handed out one by one: a ragged batch or a busy core does not leave the other workers waiting.
@@ -193,7 +197,7 @@ std::size_t bytes_to_move(const Problem& p) {
 }
 
 void prepare(const Problem& problem, const Workers& workers, const Options& options) {
-    const Plan plan(problem, function_of(options.isa == Isa::automatic ? best_isa() : options.isa), options.tile_bytes);
+    const Plan plan(problem, function_of(options.isa == Isa::automatic ? best_isa() : options.isa), options);
     if (plan.tiles() == 0) return;
     Queue queue{plan, scratch_size(problem.Di)};
     const std::size_t worth = bytes_to_move(problem) / options.worker_bytes;

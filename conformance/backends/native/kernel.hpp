@@ -66,6 +66,9 @@ struct Options {
     std::size_t tile_bytes = std::size_t{128} << 10;
     // A worker for every so many bytes that move: waking one for less takes longer than the work.
     std::size_t worker_bytes = std::size_t{256} << 10;
+    // New block keys of more bytes than this go past the caches: whoever reads them next finds them in memory anyway,
+    // and the line that a store through the cache first reads need not move. A plain copy decides likewise.
+    std::size_t stream_bytes = std::size_t{32} << 20;
 };
 
 // Computes all outputs. Rows that the contract leaves unspecified become zero, so that equal inputs give equal bits.
@@ -93,6 +96,7 @@ struct Blocks {
     const void* cos;           // cos and sin rows of the same tokens
     const void* sin;
     const void* weight;        // null: normalization off
+    bool stream;               // store past the caches where the rows' alignment allows it
     void* keys;                // [count, Di]
     float* scratch;            // at least scratch_size(Di) floats
 };

@@ -60,6 +60,12 @@ struct Simd {
     static void store(Half* p, Reg x, std::size_t n) { scatter(p, half(x), n); }
     static void store(BFloat* p, Reg x, std::size_t n) { scatter(p, narrow(x), n); }
 
+    // Past the caches, at aligned addresses; `fence` before others may look.
+    static void stream(float* p, Reg x) { _mm256_stream_ps(p, x); }
+    static void stream(Half* p, Reg x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), half(x)); }
+    static void stream(BFloat* p, Reg x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(x)); }
+    static void fence() { _mm_sfence(); }
+
 private:
     static __m256i mask(std::size_t n) {
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -55,6 +55,12 @@ struct Simd {
     static void store(Half* p, Reg x, std::size_t n) { _mm256_mask_storeu_epi16(p, mask(n), half(x)); }
     static void store(BFloat* p, Reg x, std::size_t n) { _mm256_mask_storeu_epi16(p, mask(n), narrow(x)); }
 
+    // Past the caches, at aligned addresses; `fence` before others may look.
+    static void stream(float* p, Reg x) { _mm512_stream_ps(p, x); }
+    static void stream(Half* p, Reg x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), half(x)); }
+    static void stream(BFloat* p, Reg x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
+    static void fence() { _mm_sfence(); }
+
 private:
     static __mmask16 mask(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
     static Reg widen(__m256i x) {

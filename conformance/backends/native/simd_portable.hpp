@@ -130,6 +130,11 @@ struct Simd {
     static void store(T* p, const Reg& x, std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) from_float(x.lane[i], p[i]);
     }
+    template <class T>
+    static void stream(T* p, const Reg& x) {
+        store(p, x);
+    }
+    static void fence() {}
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -36,11 +37,17 @@ private:
 
 std::size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
+constexpr std::align_val_t alignment{64};  // as OpenVINO's tensors; stores past the caches need it
+
+struct Release {
+    void operator()(unsigned char* bytes) const { ::operator delete(bytes, alignment); }
+};
+
 // An array of T that is seen as doubles.
 class Array {
 public:
     Array(ElementType type, std::size_t count) : m_type(type), m_count(count) {
-        if (count != 0) m_bytes.reset(new unsigned char[count * size_of(type)]);
+        if (count != 0) m_bytes.reset(static_cast<unsigned char*>(::operator new(count * size_of(type), alignment)));
         for (std::size_t i = 0; i < count; ++i) set(i, std::numeric_limits<double>::quiet_NaN());
     }
     void* data() { return m_bytes.get(); }
@@ -105,7 +112,7 @@ private:
 
     ElementType m_type;
     std::size_t m_count;
-    std::unique_ptr<unsigned char[]> m_bytes;
+    std::unique_ptr<unsigned char[], Release> m_bytes;
 };
 
 struct Shape {
@@ -343,6 +350,7 @@ int main() {
                 options.isa = isa;
                 options.tile_bytes = 2048;  // several tiles and workers even for small calls
                 options.worker_bytes = 1;
+                options.stream_bytes = seed % 3 == 0 ? 0 : SIZE_MAX;
                 const std::size_t workers = 1 + seed % 4;
                 Call call(shape, type, ++seed);
                 call.run(seed % 2 == 0, Threads(workers), options);
