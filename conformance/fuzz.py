@@ -108,7 +108,7 @@ def play(
     """
     player = _Player(source, round_, count, run, done, begin)
     attempt = 0
-    while player.left:
+    while player.left and not player.stopped:
         before = player.left
         player.draw(attempt)
         if player.left == before:

@@ -1,0 +1,258 @@
+"""`fuzz`: generated examples with all relations, until something is found or the budget is used up."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from conformance.commands.options import isolation_options, reading_options
+
+if TYPE_CHECKING:
+    from conformance.campaign import Campaign, Ledger
+    from conformance.isolation import Isolation
+    from conformance.reporting.log import Header
+
+EXAMPLES = 1000  # when neither a number nor a time is given
+LOGS_KEPT = 12  # in the user's cache, of campaigns without a folder of their own
+
+
+def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    from conformance.errors import UsageError
+
+    index, slash, shards = value.partition("/")
+    if not (slash and index.isdecimal() and shards.isdecimal() and 1 <= int(index) <= int(shards)):
+        raise UsageError(f"--shard {value}: write I/N with I from 1 to N, for example 2/4")
+    return int(index), int(shards)
+
+
+@click.command("fuzz")
+@click.option("-b", "--backend", "connect", required=True, metavar="CONNECT", help="Backend to run.")
+@click.option("--examples", type=click.IntRange(1), metavar="N", help=f"Examples to run [{EXAMPLES}].")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Time to go on for instead.")
+@click.option("--seed", type=click.IntRange(0), metavar="K", help="The same seed gives the same examples [drawn].")
+@click.option("--keep-going", is_flag=True, help="Go on after the first failure.")
+@click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only the I-th of N parts.")
+@click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler.")
+@click.option("--fresh", is_flag=True, help="Do not begin with what failed in earlier campaigns, and save nothing.")
+@isolation_options
+@reading_options
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the log.")
+def command(
+    connect: str,
+    examples: int | None,
+    seconds: float | None,
+    seed: int | None,
+    keep_going: bool,
+    shard: tuple[int, int],
+    scheduler: str,
+    fresh: bool,
+    isolation: Isolation,
+    readings: dict[str, str],
+    output: Path | None,
+) -> int:
+    """Run generated examples on a backend, with all relations between calls, and sort what fails.
+
+    Stops at the first failure unless it is told to keep going. Every example is in the log, whose name is printed; the
+    logs of all shards of a campaign make one report. Exit code 0: nothing failed; 1: something did; 4: interrupted.
+    """
+    from conformance.campaign import Campaign
+    from conformance.errors import UsageError
+
+    if examples and seconds:
+        raise UsageError("give --examples or --seconds, not both")
+    if scheduler and (isolation.isolate or isolation.jobs > 1):
+        raise UsageError(
+            "with --scheduler the cluster says how many processes there are; leave out --jobs and --isolate"
+        )
+    campaign = Campaign(
+        connect,
+        seed=secrets.randbelow(1 << 32) if seed is None else seed,
+        examples=0 if seconds else examples or EXAMPLES,
+        seconds=seconds or 0.0,
+        shard=shard,
+        keep_going=keep_going,
+        readings=readings,
+        isolation=isolation,
+    )
+    if campaign.examples and not campaign.planned:
+        from conformance.fuzz import ROUND
+
+        click.echo(f"shard {shard[0]}/{shard[1]} has nothing to do: examples are dealt out by the {ROUND}")
+        return 0
+    click.echo(f"{connect}: seed {campaign.seed}")
+    return run(campaign, scheduler, None if fresh else connect, output)
+
+
+def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | None) -> int:
+    """Conduct a campaign here, in a crew of processes, or on a cluster; print what came out."""
+    from conformance.campaign import Ledger, log_path
+    from conformance.commands.run import file_name
+    from conformance.library import load_library
+    from conformance.reporting.log import LogWriter
+    from conformance.saved import Saved
+
+    library = load_library()
+    path = log_path(folder or cache(), campaign, file_name(campaign.connect))
+    with performing(campaign, library.operation, scheduler) as (info, environment, conduct):
+        head = header(campaign, library, info, environment)
+        with LogWriter(path) as writer, progress(campaign) as watch, interrupted_by_termination():
+            writer.write(head)
+            store = Saved(saved) if saved else None
+            ledger = Ledger(campaign, library.operation, writer, store, watch)
+            try:
+                conduct(ledger)
+                ledger.close()
+                finished = True
+            except KeyboardInterrupt:
+                finished = False
+    show(ledger, head, path, finished=finished)
+    if ledger.findings:
+        return 1
+    return 0 if finished else 4
+
+
+@contextmanager
+def performing(
+    campaign: Campaign, operation: Any, scheduler: str
+) -> Iterator[tuple[Any, Any, Callable[[Ledger], None]]]:
+    """The backend made ready: who it is, its environment, and the function that conducts the campaign."""
+    from conformance.isolation import Setup
+
+    setup = Setup(campaign.connect, campaign.readings, operation, campaign.isolation.limits)
+    if scheduler:
+        from conformance.cluster import Cluster
+
+        cluster = Cluster(scheduler, setup)
+        try:
+            yield cluster.ready.info, cluster.ready.environment, lambda ledger: cluster.conduct(campaign, ledger)
+        finally:
+            cluster.close()
+    elif campaign.isolation.jobs > 1:
+        from conformance.crew import Crew
+
+        crew = Crew(campaign, setup)
+        try:
+            yield crew.info, crew.environment, crew.conduct
+        finally:
+            crew.close()
+    else:
+        from conformance.campaign import conduct, stage
+
+        with stage(setup, isolate=campaign.isolation.isolate) as here:
+            yield here.info, here.environment, lambda ledger: conduct(campaign, here, ledger)
+
+
+def header(campaign: Campaign, library: Any, info: Any, environment: Any) -> Header:
+    """The first line of the log."""
+    import msgspec
+
+    from conformance import runner
+
+    budget = {"--seconds": f"{campaign.seconds:g}"} if campaign.seconds else {"--examples": str(campaign.examples)}
+    plan = runner.Plan(
+        campaign.connect, (), complete=False, filters={"fuzz": "yes", **budget}, readings=campaign.readings
+    )
+    shard = "{}/{}".format(*campaign.shard) if campaign.shard[1] > 1 else ""
+    head = runner.header(plan, library, info, more=environment, seed=campaign.seed, shard=shard)
+    return msgspec.structs.replace(head, cases=campaign.planned)
+
+
+def cache() -> Path:
+    """The folder for logs in the user's cache, with the oldest ones removed."""
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("qsa-conformance") / "fuzz"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(folder.glob("*.jsonl"), key=lambda p: p.stat().st_mtime, reverse=True)[LOGS_KEPT:]:
+        path.unlink(missing_ok=True)
+    return folder
+
+
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """A request to terminate ends a campaign as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
+    """What came out of a campaign, in a few lines, and the failures by kind."""
+    from conformance.fuzz import describe, merged_headroom
+    from conformance.reporting.log import count
+
+    outcomes, campaign = ledger.outcomes, ledger.campaign
+    number, seconds = len(outcomes), ledger.seconds
+    counts = {status: n for status, n in count(outcomes).items() if n}
+    click.echo(
+        f"{number:,} examples in {seconds:.1f} s, {number / max(seconds, 1e-9):.0f} a second; "
+        + ", ".join(f"{n:,} {status}" for status, n in counts.items())
+    )
+    top = merged_headroom(outcomes)
+    if top:
+        shown = ", ".join(f"{clause} {ratio:.2f}" for clause, ratio in sorted(top.items(), key=lambda item: -item[1]))
+        click.echo(f"largest error / bound: {shown}")
+    if not finished:
+        click.echo("interrupted; what was run is in the log")
+    for finding in ledger.findings:
+        click.echo("\n" + describe(finding, ledger.operation))
+        case = finding.example.case.id
+        click.echo(f"    qsa-conformance repro {shlex.quote(str(path))} {shlex.quote(case)}")
+    if not ledger.findings and finished:
+        click.echo("nothing failed")
+    again = f"qsa-conformance fuzz -b {shlex.quote(campaign.connect)} --seed {campaign.seed}"
+    if campaign.examples:
+        again += f" --examples {campaign.examples}"
+    if head.shard:
+        again += f" --shard {head.shard}"
+    click.echo(f"\nlog: {path}\nagain: {again}")
+
+
+def progress(campaign: Campaign) -> Any:
+    """A context that gives a function to call for every example; silent unless the error stream is a terminal."""
+    if not sys.stderr.isatty():
+        return nullcontext(lambda ledger: None)
+    return _Bar(campaign)
+
+
+class _Bar:
+    """Examples, examples a second, failures."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[speed]}"),
+        )  # fmt: skip
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task(campaign.connect, total=campaign.planned or None, speed="")
+        self._title = campaign.connect
+
+    def __enter__(self) -> Callable[[Ledger], None]:
+        self._progress.start()
+        return self._advance
+
+    def _advance(self, ledger: Ledger) -> None:
+        number, found = len(ledger.results), len(ledger.findings)
+        wrong = f" [red]{found} kinds of failure[/red]" if found else ""
+        speed = f"{number / max(ledger.seconds, 1e-9):.0f}/s"
+        self._progress.update(self._task, completed=number, speed=speed, description=self._title + wrong)
+
+    def __exit__(self, *args: object) -> None:
+        self._progress.stop()
