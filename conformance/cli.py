@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run the library on one or more backends and print the matrix."),
     "report": ("report", "Render logs as table, Markdown, HTML, JUnit XML or badge."),
     "compare": ("compare", "What changed from one log to another; fails when something newly fails."),
+    "fuzz": ("fuzz", "Run generated examples with all relations, until something fails."),
     "cases": ("cases", "List, show and check the cases of the library."),
     "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
     "backend": ("backend", "Check that a plug-in keeps to the protocol."),
