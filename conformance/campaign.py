@@ -17,7 +17,7 @@ from conformance.backends.protocol import BackendInfo
 from conformance.case import Case, summary
 from conformance.engine import Engine, Outcome
 from conformance.fuzz import FAILED, ROUND, Example, Findings, Source, all_rounds, play, rounds
-from conformance.isolation import Isolation, Lane, Setup, Worker
+from conformance.isolation import Isolation, Lane, Setup
 from conformance.operation import Operation
 from conformance.reporting.log import CaseRecord, Footer, Header, Log, LogWriter, ResultRecord, count, verdict
 from conformance.runner import run_case, usable
@@ -159,10 +159,10 @@ class Stage:
 def stage(setup: Setup, *, isolate: bool = False) -> Iterator[Stage]:
     """A backend made ready. Raises `BackendError` and `Unsupported`."""
     if isolate:
-        worker = Worker(setup)
-        lane = Lane(setup, worker)
+        lane = Lane(setup)
+        ready = lane.start()
         try:
-            yield Stage(worker.ready.info, worker.ready.environment, setup.operation, setup.readings, lane.run)
+            yield Stage(ready.info, ready.environment, setup.operation, setup.readings, lane.run)
         finally:
             if lane.worker:
                 lane.worker.child.kill()

@@ -194,6 +194,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
     """What came out of a campaign, in a few lines, and the failures by kind."""
     from conformance.fuzz import describe, merged_headroom
     from conformance.reporting.log import count
+    from conformance.reporting.table import reproduce
 
     outcomes, campaign = ledger.outcomes, ledger.campaign
     number, seconds = len(outcomes), ledger.seconds
@@ -210,8 +211,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         click.echo("interrupted; what was run is in the log")
     for finding in ledger.findings:
         click.echo("\n" + describe(finding, ledger.operation))
-        case = finding.example.case.id
-        click.echo(f"    qsa-conformance repro {shlex.quote(str(path))} {shlex.quote(case)}")
+        click.echo(f"    {reproduce(str(path), finding.example.case.id)}")
     if not ledger.findings and finished:
         click.echo("nothing failed")
     again = f"qsa-conformance fuzz -b {shlex.quote(campaign.connect)} --seed {campaign.seed}"

@@ -22,12 +22,15 @@ FORMATS = ["table", "markdown", "html", "junit", "badge"]
 def command(logs: tuple[Path, ...], kind: str, output: Path | None) -> int:
     """Render logs: the matrix over backends and versions, Markdown, one HTML page, JUnit XML, or a badge.
 
+    Logs of the shards of one fuzzing campaign are shown as one.
+
     A badge goes to PATH as SVG, or as the JSON of a badge service when PATH ends in .json; only for complete runs.
     """
     from conformance.operation import load_operation
     from conformance.reporting.log import read_log
+    from conformance.reporting.shards import joined
 
-    read = [read_log(path) for path in logs]
+    read = joined([read_log(path) for path in logs])
     operation = load_operation()
     if kind == "table":
         from conformance.reporting.table import report

@@ -153,6 +153,7 @@ class Log(msgspec.Struct, frozen=True):
     results: dict[str, ResultRecord]
     perf: tuple[PerfRecord, ...]
     footer: Footer | None
+    origins: dict[str, str] = {}  # case to the file it is from, where that is not `path`
 
     @property
     def interrupted(self) -> bool:
