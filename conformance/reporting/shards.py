@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conformance.reporting.log import Footer, Log, ResultRecord, count, verdict
+from conformance.reporting.log import CaseRecord, Footer, Log, ResultRecord, count, verdict
 
 
 def joined(logs: Sequence[Log]) -> list[Log]:
@@ -30,7 +30,7 @@ def together(logs: Sequence[Log]) -> Log:
     """One log of several shards; it has a footer when all of them have."""
     results: dict[str, ResultRecord] = {}
     origins: dict[str, str] = {}
-    cases = {}
+    cases: dict[str, CaseRecord] = {}
     for log in logs:
         cases |= log.cases
         results |= log.results
