@@ -110,26 +110,25 @@ class Worker:
     """One worker process."""
 
     def __init__(self, setup: Setup) -> None:
-        """Start it and its backend. Raises `BackendError` and `Unsupported`."""
+        self.setup = setup
         self.latest = ""  # the case before, none when the worker is new
         self.child = Child([sys.executable, "-c", BOOT.format(path=sys.path)], setup.limits, private=True)
-        try:
-            line = self.child.ask(packed(setup), STARTUP)
-        except Lost as lost:
-            said = self.child.said().strip()
-            raise BackendError(f"'{setup.connect}': {lost}" + (f"; it printed:\n{said}" if said else "")) from None
-        answer = msgspec.msgpack.decode(base64.b64decode(line), type=Ready | Unusable)
-        if isinstance(answer, Unusable):
-            self.child.kill()
-            raise (
-                Unsupported(answer.feature, answer.reason, answer.url)
-                if answer.feature
-                else BackendError(answer.reason)
-            )
-        self.ready = answer
         # A plug-in has limits of its own, within those of the worker; there it is tried twice.
         self._seconds = setup.limits.seconds * (3 if setup.connect.startswith("cmd:") else 1)
+
+    def start(self) -> Ready:
+        """Start its backend. Raises `BackendError` and `Unsupported`."""
+        try:
+            line = self.child.ask(packed(self.setup), STARTUP)
+        except Lost as lost:
+            said = self.child.said().strip()
+            raise BackendError(f"'{self.setup.connect}': {lost}" + (f"; it printed:\n{said}" if said else "")) from None
+        answer = msgspec.msgpack.decode(base64.b64decode(line), type=Ready | Unusable)
         self.child.said()
+        if isinstance(answer, Ready):
+            return answer
+        self.child.kill()
+        raise Unsupported(answer.feature, answer.reason, answer.url) if answer.feature else BackendError(answer.reason)
 
     def run(self, case: Case) -> Outcome:
         """The outcome of a case. Raises `Lost`."""
@@ -142,12 +141,27 @@ class Worker:
         return outcome
 
 
+class Stopped(Exception):  # noqa: N818  no error
+    """The run is left: no case is begun any more."""
+
+
 class Lane:
     """One worker after another. Takes every case to an outcome, whatever it does to its worker."""
 
-    def __init__(self, setup: Setup, worker: Worker | None = None) -> None:
-        self.setup, self.worker = setup, worker
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.worker: Worker | None = None
+        self.stopped = False
         self._refused = 0
+
+    def start(self) -> Ready:
+        """Start a worker. Raises as `Worker.start`."""
+        self.worker = Worker(self.setup)
+        try:
+            return self.worker.start()
+        except BaseException:
+            self.worker = None
+            raise
 
     def run(self, case: Case) -> Outcome:
         """The outcome of a case. Raises `BackendError` when there is no starting a worker any more."""
@@ -159,9 +173,13 @@ class Lane:
 
     def _attempt(self, case: Case) -> Outcome:
         start = time.perf_counter()
+        if self.stopped:
+            raise Stopped
         try:
-            self.worker = self.worker or Worker(self.setup)
-            self._refused = 0
+            if self.worker is None:
+                self.start()
+                self._refused = 0
+            assert self.worker is not None
             return self.worker.run(case)
         except Lost as lost:
             reason, kind = str(lost), lost.kind
@@ -184,6 +202,13 @@ class Lane:
             stderr=said,
         )
 
+    def end(self) -> None:
+        """End the worker; whoever waits for it learns so. For any thread."""
+        self.stopped = True
+        worker = self.worker
+        if worker:
+            worker.child.end()
+
 
 class Pool:
     """Lanes side by side that take the next case when they are done with one."""
@@ -191,9 +216,8 @@ class Pool:
     def __init__(self, plan: Plan, operation: Operation, isolation: Isolation) -> None:
         """Start the first worker. Raises `BackendError` and `Unsupported`."""
         setup = Setup(plan.connect, dict(plan.readings), operation, isolation.limits)
-        first = Worker(setup)
-        self.ready = first.ready
-        self._lanes = [Lane(setup, first), *(Lane(setup) for _ in range(1, isolation.workers))]
+        self._lanes = [Lane(setup) for _ in range(isolation.workers)]
+        self.ready = self._lanes[0].start()
         self._waiting = deque(plan.cases)
         self._results: queue.SimpleQueue[Outcome | Exception | None] = queue.SimpleQueue()
         self._threads: list[Thread] = []
@@ -217,20 +241,22 @@ class Pool:
         try:
             while self._waiting:
                 self._results.put(lane.run(self._waiting.popleft()))
-        except IndexError:  # another lane took the last one
+        except (IndexError, Stopped):  # another lane took the last one, or nobody waits for it
             pass
         except Exception as error:
             self._results.put(error)
         self._results.put(None)
 
     def close(self) -> None:
-        """End all workers, also in the middle of a case."""
+        """End all workers, also in the middle of a start or of a case."""
         self._waiting.clear()
-        for lane in self._lanes:
-            if lane.worker:
-                lane.worker.child.end()
-        for thread in self._threads:
-            thread.join()
+        while True:
+            for lane in self._lanes:
+                lane.end()
+            for thread in self._threads:
+                thread.join(0.1)
+            if not any(thread.is_alive() for thread in self._threads):
+                break
         for lane in self._lanes:
             if lane.worker:
                 lane.worker.child.kill()

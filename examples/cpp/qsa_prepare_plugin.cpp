@@ -358,7 +358,9 @@ std::uint16_t to_bf16(float value) {
 // Reads and writes stored elements of one type T.
 class Elements {
 public:
-    explicit Elements(const std::string& type) : type_(type), size(size_of(type)) {}
+    const std::size_t size;
+
+    explicit Elements(const std::string& type) : size(size_of(type)), type_(type) {}
 
     float get(const char* row, Int j) const {
         const char* at = row + static_cast<std::size_t>(j) * size;
@@ -384,9 +386,6 @@ public:
 
 private:
     std::string type_;
-
-public:
-    const std::size_t size;
 };
 
 // ------------------------------------------------------------------------------------------------------- the operation
