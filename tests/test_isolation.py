@@ -156,6 +156,25 @@ def test_no_worker_stays_when_a_run_is_left(operation):
     assert all(gone(number) for number in workers)
 
 
+def test_an_interrupt_ends_a_hanging_run_at_once(tmp_path):
+    harness = subprocess.Popen(
+        command("run", "-b", fake("Sleeps"), "-k", "position-grid and q=1", "--isolate", "-o", tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not any(b"result" in path.read_bytes() for path in tmp_path.glob("*.jsonl")):
+        time.sleep(0.05)
+    time.sleep(1)  # by now it hangs
+    harness.send_signal(signal.SIGINT)
+    out, err = harness.communicate(timeout=20)
+    assert (harness.returncode, err) == (4, "")
+    assert "INCOMPLETE" in out
+    (path,) = tmp_path.glob("*.jsonl")
+    assert read_log(path).interrupted
+
+
 def children(parent):
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
