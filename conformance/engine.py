@@ -24,7 +24,7 @@ from conformance.case import Case, Refusal, lengths
 from conformance.errors import Lost
 from conformance.expression import evaluate
 from conformance.judge import Verdict, Worst, judge, same_bits
-from conformance.operation import Operation, Output, Port, Reference
+from conformance.operation import Operation, Reference
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -35,7 +35,7 @@ Inputs = dict[str, Array]
 STATUSES = ("pass", "quality-warning", "fail", "error", "unsupported", "not-run")
 SESSIONS_KEPT = 320  # more than the library has configurations: preparing is what costs most on some runtimes
 # Audits that every case gets, and those that a case asks for by name.
-AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided", "permuted", "alone")
+AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided")
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -465,44 +465,6 @@ class Engine:
         for name, array in whole.items():
             if not same_bits(views[name], array).all():
                 raise Stop("fail", "PLG-2", f"the call modifies its input {name}")
-
-    def _audit_permuted(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
-        """SEP-1: permuted sequences give permuted outputs; with PLG-4 in the case, to the bit."""
-        order = np.roll(np.arange(run.case.dims[self.operation.batch]), 1)
-        inputs = self._sequences(whole, self.operation.ports, order)
-        answer = self.call(run, session, inputs, self.oracle(run.case).expect(inputs))
-        if "PLG-4" in run.case.clauses:
-            there = Answer(self._sequences(single.got, self.operation.outputs, order), answer.expected)
-            self.same(run, answer, there, "PLG-4", "permuted sequences give other bits", "quality-warning")
-
-    def _audit_alone(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
-        """SEP-1: every sequence alone is right; with PLG-4 in the case, it has the bits that it has in the batch."""
-        place = run.where
-        for n in range(run.case.dims[self.operation.batch]):
-            run.where = f"{place}, sequence {n}"
-            inputs = self._sequences(whole, self.operation.ports, np.array([n]))
-            answer = self.call(run, session, inputs, self.oracle(run.case).expect(inputs))
-            if "PLG-4" in run.case.clauses:
-                got = self._sequences(single.got, self.operation.outputs, np.array([n]))
-                cut = {name: array[tuple(map(slice, answer.got[name].shape))] for name, array in got.items()}
-                self.same(
-                    run, answer, Answer(cut, answer.expected), "PLG-4", "a row alone has other bits", "quality-warning"
-                )
-
-    def _sequences(self, arrays: Mapping[str, Array], ports: Sequence[Port | Output], order: Array) -> Inputs:
-        """The sequences of a batch in another order, or some of them; what has no sequences stays as it is."""
-        chosen = {}
-        for port in ports:
-            if port.name in arrays:
-                array = arrays[port.name]
-                N = port.shape.index(self.operation.batch) if self.operation.batch in port.shape else None
-                whole = (
-                    N is None
-                    or array.ndim < len(port.shape)
-                    or (port.name == self.operation.lengths and len(array) == 1)
-                )
-                chosen[port.name] = array if whole else np.ascontiguousarray(array.take(order, axis=N))
-        return chosen
 
     def _judged(self, run: Run, session: Session, case: Case) -> None:
         inputs = self.inputs(case)
