@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from hypothesis.errors import HypothesisWarning
 
 from conformance import __version__
 from conformance.backends.protocol import Unsupported
@@ -129,7 +131,8 @@ class Cluster:
         from distributed import wait
 
         try:
-            done = wait(list(running), timeout=LOOK, return_when="FIRST_COMPLETED").done
+            with self.client.as_current():
+                done = wait(list(running), timeout=LOOK, return_when="FIRST_COMPLETED").done
         except TimeoutError:
             return []
         return [future for future in running if future in done]
@@ -196,6 +199,8 @@ def play(setup: bytes, seed: int, order: bytes, topic: str) -> list[bytes]:
             worker.log_event(topic, record)
         return False
 
-    with _one_at_a_time:
+    with _one_at_a_time, warnings.catch_warnings():
+        # The worker's own threads draw random numbers meanwhile, which Hypothesis takes for the strategy's.
+        warnings.simplefilter("ignore", HypothesisWarning)
         _ready(setup, work.isolate).play(seed, work, done, lambda key, case: None)
     return records
