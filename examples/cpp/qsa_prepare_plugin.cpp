@@ -14,7 +14,6 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -292,13 +291,16 @@ Tensor read_tensor(const Json& json, const std::string& directory) {
     Tensor tensor;
     tensor.type = json["type"].text;
     for (const Json& size : json["shape"].items) tensor.shape.push_back(static_cast<Int>(size.number));
+    const std::size_t size = static_cast<std::size_t>(count(tensor.shape)) * size_of(tensor.type);
     if (json.has("file")) {
         std::ifstream file(directory + "/" + json["file"].text, std::ios::binary);
-        tensor.bytes.assign(std::istreambuf_iterator<char>(file), {});
+        tensor.bytes.resize(size);
+        file.read(&tensor.bytes[0], static_cast<std::streamsize>(size));
+        tensor.bytes.resize(static_cast<std::size_t>(file.gcount()));
     } else {
         tensor.bytes = from_base64(json["data"].text);
     }
-    if (tensor.bytes.size() != static_cast<std::size_t>(count(tensor.shape)) * size_of(tensor.type)) {
+    if (tensor.bytes.size() != size) {
         throw std::runtime_error("a tensor whose elements do not fill its shape");
     }
     return tensor;
