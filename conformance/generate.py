@@ -32,10 +32,23 @@ ONE_BY_ONE = 12  # tokens up to which a stream of single tokens is drawn
 # Hypothesis mixes in constants of loaded modules where a range is wider than this; narrower ones are drawn the same way
 # whatever is loaded.
 WIDEST = 99
-INTEGERS = [st.integers(0, most) for most in range(WIDEST + 1)]
 
-Draw = Callable[[st.SearchStrategy[int]], int]
 Below = Callable[[int], int]  # a drawn number from 0 to one less than the argument
+
+
+class Drawn(st.SearchStrategy[Case]):
+    """Cases made of drawn numbers.
+
+    The numbers are drawn without a strategy for each, which would make Hypothesis spend most examples on copying one
+    of them over another; every example is drawn anew, or climbs towards a target.
+    """
+
+    def __init__(self, make: Callable[[Below], Case]) -> None:
+        super().__init__()
+        self.make = make
+
+    def do_draw(self, data: Any) -> Case:
+        return self.make(lambda count: int(data.draw_integer(0, count - 1)))
 
 
 @dataclass(frozen=True)
@@ -117,12 +130,11 @@ class Generator:
         )
 
     def _strategy(self, make: Callable[[Below], Case]) -> st.SearchStrategy[Case]:
-        @st.composite
-        def drawn(draw: Draw) -> Case:
-            case = make(lambda count: draw(INTEGERS[count - 1]))
+        def named(below: Below) -> Case:
+            case = make(below)
             return msgspec.structs.replace(case, id=f"{TOPIC}/{case.digest}")
 
-        return drawn()
+        return Drawn(named)
 
     @cached_property
     def _clauses(self) -> tuple[str, ...]:
