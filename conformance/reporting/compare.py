@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from tabulate import tabulate
 
 from conformance.reporting.log import Log
-from conformance.reporting.table import verdict_of
+from conformance.reporting.table import GOOD, used, verdict_of
 
-GOOD, BAD = ("pass", "quality-warning"), ("fail", "error")
+BAD = ("fail", "error")
 MOVED = 1.5  # factor by which a clause's headroom must change to be listed
 
 
@@ -64,9 +64,8 @@ def _headroom(old: Log, new: Log) -> Iterator[tuple[str, tuple[float, float]]]:
     tops: list[dict[str, float]] = [{}, {}]
     for top, log in zip(tops, (old, new), strict=True):
         for outcome in log.outcomes:
-            if outcome.status in GOOD:
-                for clause, ratio in outcome.headroom.items():
-                    top[clause] = max(top.get(clause, 0.0), ratio)
+            for clause, ratio in used(outcome).items():
+                top[clause] = max(top.get(clause, 0.0), ratio)
     for clause in sorted(tops[0].keys() & tops[1].keys()):
         if tops[0][clause] or tops[1][clause]:
             yield clause, (tops[0][clause], tops[1][clause])

@@ -206,7 +206,7 @@ def unpacked(content: bytes) -> bytes:
 
 def decode(line: bytes) -> Record:
     """One line of a log. Raises `msgspec.DecodeError`."""
-    if not line.startswith(b'{"record":"case"'):
+    if not line[:24].replace(b" ", b"").startswith(b'{"record":"case"'):
         return _decoder.decode(line)
     plain = msgspec.json.decode(line)
     if isinstance(plain.get("case"), dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tabulate import tabulate
 
@@ -12,6 +12,8 @@ from conformance.operation import Operation
 from conformance.reporting.log import Log, count, verdict
 
 SHOWN_FAILURES = 12
+GOOD = ("pass", "quality-warning")
+SHOWN = ("fail", "error", "quality-warning")  # what a reader has to look at
 
 
 def group_of(clause: str) -> str:
@@ -26,14 +28,16 @@ def of_group(log: Log, group: str) -> list[Outcome]:
 
 def headroom(outcomes: Sequence[Outcome], group: str = "") -> float | None:
     """Largest error / bound among passing outcomes, of the clauses of a group or of all; None without numbers."""
-    ratios = [
-        ratio
-        for outcome in outcomes
-        if outcome.status in ("pass", "quality-warning")
-        for clause, ratio in outcome.headroom.items()
-        if not group or group_of(clause) == group
-    ]
+    ratios = [r for o in outcomes for clause, r in used(o).items() if not group or group_of(clause) == group]
     return max(ratios, default=None)
+
+
+def used(outcome: Outcome) -> Mapping[str, float]:
+    """Error / bound by clause of an outcome that passed, where within the bound.
+
+    A case of a recommended clause is warned of, and not failed, whatever it is off by.
+    """
+    return {c: ratio for c, ratio in outcome.headroom.items() if ratio <= 1} if outcome.status in GOOD else {}
 
 
 def cell(counts: Mapping[str, int]) -> str:
@@ -63,15 +67,33 @@ def verdict_of(log: Log) -> str:
 
 
 def titles(logs: Sequence[Log]) -> list[str]:
-    """A heading for every log: its connect string, with version and date where that alone says too little."""
-    connects = [log.header.backend.connect for log in logs]
-    heads = []
-    for log, connect in zip(logs, connects, strict=True):
-        backend = log.header.backend
-        heads.append(
-            connect if connects.count(connect) == 1 else f"{connect} {backend.version} {log.header.started[:10]}"
-        )
+    """A heading for every log: its connect string, with version, day, time and number where that says too little."""
+    heads = [log.header.backend.connect for log in logs]
+    for more in (
+        [log.header.backend.version for log in logs],
+        [log.header.started[:10] for log in logs],
+        [log.header.started[11:19] for log in logs],
+        [f"({number})" for number in range(1, len(logs) + 1)],
+    ):
+        alike = [heads.count(head) > 1 for head in heads]
+        heads = [f"{head} {extra}" if twice else head for head, extra, twice in zip(heads, more, alike, strict=True)]
     return heads
+
+
+def expectation_lines(log: Log) -> Iterator[str]:
+    """What the expectations say of a run, a line each: as expected, or every surprise."""
+    assessment = log.assessment
+    if assessment is None:
+        return
+    failing = f"{len(assessment.expected)} failures were expected by {assessment.file}"
+    if assessment.as_expected:
+        yield f"As expected: {failing}."
+        return
+    yield f"Not as expected: {failing}; {len(assessment.surprises)} surprises."
+    for surprise in assessment.surprises[:SHOWN_FAILURES]:
+        yield f"{surprise.kind}: {surprise.case + ', ' if surprise.case else ''}{surprise.says}"
+    if len(assessment.surprises) > SHOWN_FAILURES:
+        yield f"... and {len(assessment.surprises) - SHOWN_FAILURES} more; all of them are in the log"
 
 
 def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
@@ -100,11 +122,12 @@ def failures(log: Log, *, limit: int = SHOWN_FAILURES, command: str = "qsa-confo
     if not wrong:
         return ""
     rank = {"fail": 0, "error": 0, "quality-warning": 1}
-    wrong.sort(key=lambda o: (rank[o.status], size(log, o), o.case))
+    wrong.sort(key=lambda o: (o.case in log.expected, rank[o.status], size(log, o), o.case))
     lines = []
     for outcome in wrong[:limit]:
         record = log.cases[outcome.case]
-        lines.append(f"{outcome.status}  {outcome.case}  {outcome.clause}")
+        known = log.expected.get(outcome.case)
+        lines.append(f"{outcome.status}  {outcome.case}  {outcome.clause}" + (f"  expected: {known}" * bool(known)))
         lines.append(f"    {record.case.says}")
         lines.append(f"    {outcome.where}: {outcome.reason}")
         lines.append(f"    {record.summary}")
@@ -112,8 +135,7 @@ def failures(log: Log, *, limit: int = SHOWN_FAILURES, command: str = "qsa-confo
         if diagnosis:
             lines.append(f"    looks like: {diagnosis}")
         lines += [f"    printed: {line}" for line in excerpt(outcome.stderr)]
-        isolate = " --isolate" if outcome.lost and not log.header.backend.connect.startswith("cmd:") else ""
-        lines.append(f"    {repeat(log.header.backend.connect, outcome.case, command)}{isolate}")
+        lines.append(f"    {repeat_of(log, outcome, command)}")
     if len(wrong) > limit:
         lines.append(f"... and {len(wrong) - limit} more; all of them are in the log")
     return "\n".join(lines)
@@ -128,6 +150,20 @@ def excerpt(text: str, most: int = 6) -> list[str]:
 def repeat(connect: str, case: str, command: str = "qsa-conformance run") -> str:
     """The command that repeats a case."""
     return f"{command} -b {shlex.quote(connect)} --case {shlex.quote(case)}"
+
+
+def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") -> str:
+    """The command that repeats a result as it came about: in a worker, under the readings of the run."""
+    if log.header.seed is not None:
+        return reproduce(log.origins.get(outcome.case, log.path), outcome.case)
+    isolate = " --isolate" if outcome.lost and not log.header.backend.connect.startswith("cmd:") else ""
+    readings = "".join(f" --reading {name}={choice}" for name, choice in log.header.readings.items())
+    return repeat(log.header.backend.connect, outcome.case, command) + isolate + readings
+
+
+def reproduce(path: str, case: str) -> str:
+    """The command that reproduces a generated case, which is in the log alone."""
+    return f"qsa-conformance repro {shlex.quote(path)} {shlex.quote(case)}"
 
 
 def size(log: Log, outcome: Outcome) -> int:
@@ -155,6 +191,7 @@ def report(logs: Sequence[Log], operation: Operation, *, limit: int = SHOWN_FAIL
             chosen = ", ".join(f"{name} {value}" for name, value in log.header.filters.items())
             lines.append(f"{len(log.results)} cases, not the whole library: {chosen}")
         lines += [text for text in (unsupported(log), failures(log, limit=limit)) if text]
+        lines += expectation_lines(log)
     return "\n".join(lines)
 
 
