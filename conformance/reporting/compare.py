@@ -1,4 +1,4 @@
-"""Two logs side by side: what fails now, what is fixed, which cases changed, which numbers moved."""
+"""Two logs side by side: what fails now, what is fixed, which cases changed, which numbers and times moved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from conformance.reporting.log import Log
+from conformance.reporting.log import Log, PerfRecord
+from conformance.reporting.plots import duration
 from conformance.reporting.table import GOOD, used, verdict_of
 
 BAD = ("fail", "error")
@@ -15,27 +16,52 @@ MOVED = 1.5  # factor by which a clause's headroom must change to be listed
 
 
 @dataclass(frozen=True)
+class Timing:
+    """A workload that was timed in both logs, in seconds: medians, and the intervals that they lie in."""
+
+    workload: str
+    old: float
+    new: float
+    old_interval: tuple[float, float] | None = None
+    new_interval: tuple[float, float] | None = None
+
+    @property
+    def says(self) -> str:
+        """Slower or faster only where the intervals of the two medians lie apart."""
+        if self.old_interval is None or self.new_interval is None:
+            return "no interval, so nothing can be said"
+        if self.new_interval[0] > self.old_interval[1]:
+            return "slower: the intervals lie apart"
+        if self.new_interval[1] < self.old_interval[0]:
+            return "faster: the intervals lie apart"
+        return "no difference shown: the intervals overlap"
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Case ids by what became of them, and clauses whose headroom moved (old, new)."""
+    """Case ids by what became of them; clauses whose headroom moved (old, new); workloads timed in both."""
 
     newly_failing: list[str] = field(default_factory=list)
+    no_longer_run: list[str] = field(default_factory=list)  # passed, and is unsupported or not run now
     still_failing: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # another digest: not the same case any more
     new: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)  # another digest: not the same case any more
-    other: list[str] = field(default_factory=list)  # supported now or no more, warned, not run
+    other: list[str] = field(default_factory=list)  # supported now, warned of or no more
     moved: dict[str, tuple[float, float]] = field(default_factory=dict)
+    timings: list[Timing] = field(default_factory=list)
+    untimed: str = ""  # why times are not held against each other
 
     @property
     def worse(self) -> bool:
-        """Something that passed fails now."""
-        return bool(self.newly_failing)
+        """Something fails now that did not, or passed and is not run any more."""
+        return bool(self.newly_failing or self.no_longer_run)
 
 
 def compare(old: Log, new: Log) -> Comparison:
-    """What changed from one log to the other. A case with another digest counts as changed, failing or not."""
-    result = Comparison()
+    """What changed from one log to the other. A case with another digest is listed as changed, and as failing if so."""
+    result = Comparison(untimed=_untimed(old, new))
     before, after = old.results, new.results
     for name, record in after.items():
         now = record.outcome
@@ -51,12 +77,16 @@ def compare(old: Log, new: Log) -> Comparison:
             (result.still_failing if then.status in BAD else result.newly_failing).append(name)
         elif then.status in BAD and now.status in GOOD:
             result.fixed.append(name)
+        elif then.status in GOOD and now.status not in GOOD:
+            result.no_longer_run.append(name)
         elif then.status != now.status:
-            result.other.append(f"{name}: {then.status} -> {now.status}")
+            result.other.append(name)
     result.gone.extend(name for name in before if name not in after)
     for clause, (a, b) in _headroom(old, new):
         if max(a, b) > MOVED * min(a, b):
             result.moved[clause] = (a, b)
+    if not result.untimed:
+        result.timings.extend(_timings(old, new))
     return result
 
 
@@ -71,8 +101,42 @@ def _headroom(old: Log, new: Log) -> Iterator[tuple[str, tuple[float, float]]]:
             yield clause, (tops[0][clause], tops[1][clause])
 
 
+def _untimed(old: Log, new: Log) -> str:
+    if not old.perf or not new.perf:
+        return ""
+    for what in ("cpu", "cores"):
+        then, now = (log.header.environment.get(what, "unknown") for log in (old, new))
+        if then != now:
+            return f"Times are not compared: {what} was {then}, and is {now}."
+    return ""
+
+
+def _timings(old: Log, new: Log) -> Iterator[Timing]:
+    before = {_workload(record): record for record in old.perf}
+    for record in new.perf:
+        then = before.get(_workload(record))
+        times = [_number(r, "median_s") for r in (then, record) if r]
+        if then and all(times) and len(times) == 2:
+            yield Timing(_workload(record), times[0] or 0.0, times[1] or 0.0, _interval(then), _interval(record))
+
+
+def _workload(record: PerfRecord) -> str:
+    return " ".join(str(part) for part in (record.workload, record.numbers.get("backend")) if part)
+
+
+def _interval(record: PerfRecord) -> tuple[float, float] | None:
+    low, high = _number(record, "low_s"), _number(record, "high_s")
+    return None if low is None or high is None else (low, high)
+
+
+def _number(record: PerfRecord, name: str) -> float | None:
+    value = record.numbers.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
 TITLES = {
     "newly_failing": "newly failing",
+    "no_longer_run": "no longer run",
     "still_failing": "still failing",
     "fixed": "fixed",
     "changed": "case changed",
@@ -84,8 +148,9 @@ TITLES = {
 
 def render(old: Log, new: Log, result: Comparison, *, format: str = "simple", limit: int = 40) -> str:
     """The comparison as text tables or, with format `github`, as Markdown."""
-    heads = ["", old.header.backend.connect, new.header.backend.connect]
+    heads = ["", "old", "new"]
     rows: list[list[object]] = [
+        ["backend", old.header.backend.connect, new.header.backend.connect],
         ["version", old.header.backend.version, new.header.backend.version],
         ["library", old.header.library, new.header.library],
         ["started", old.header.started, new.header.started],
@@ -96,7 +161,7 @@ def render(old: Log, new: Log, result: Comparison, *, format: str = "simple", li
     listed: list[list[str]] = []
     for name, title in TITLES.items():
         ids = getattr(result, name)
-        listed += [[title, case, _reason(new, case)] for case in ids[:limit]]
+        listed += [[title, case, _reason(old, new, case)] for case in ids[:limit]]
         if len(ids) > limit:
             listed.append([title, f"... and {len(ids) - limit} more", ""])
     if listed:
@@ -105,13 +170,31 @@ def render(old: Log, new: Log, result: Comparison, *, format: str = "simple", li
     if result.moved:
         moved = [[clause, f"{a:.3f}", f"{b:.3f}"] for clause, (a, b) in result.moved.items()]
         parts.append(tabulate(moved, ["error / bound", "was", "is"], tablefmt=format, disable_numparse=True))
+    if result.timings:
+        times = [
+            [t.workload, _time(t.old, t.old_interval), _time(t.new, t.new_interval), f"{t.new / t.old:.3g}", t.says]
+            for t in result.timings
+        ]
+        parts.append(tabulate(times, ["time", "was", "is", "ratio", ""], tablefmt=format, disable_numparse=True))
+    if result.untimed:
+        parts.append(result.untimed)
     if not listed and not result.moved:
-        parts.append("No difference.")
+        parts.append("No case and no number differs.")
     return "\n\n".join(parts)
 
 
-def _reason(log: Log, case: str) -> str:
-    record = log.results.get(case)
-    if record is None or record.outcome.status not in BAD:
+def _time(median: float, interval: tuple[float, float] | None) -> str:
+    return duration(median) + (f" ({duration(interval[0])} to {duration(interval[1])})" if interval else "")
+
+
+def _reason(old: Log, new: Log, case: str) -> str:
+    """What the new log says of a case: the failure, or the change of its status."""
+    record, before = new.results.get(case), old.results.get(case)
+    if record is None:
         return ""
-    return f"{record.outcome.clause} {record.outcome.reason}"
+    now = record.outcome
+    if now.status in BAD:
+        return f"{now.clause} {now.reason}"
+    if before and before.outcome.status != now.status:
+        return f"{before.outcome.status} -> {now.status}" + (f": {now.reason}" if now.reason else "")
+    return ""

@@ -8,14 +8,17 @@ from xml.etree import ElementTree as Xml
 
 from conformance.engine import Outcome
 from conformance.reporting import table
-from conformance.reporting.log import Log, count
+from conformance.reporting.log import Log, Surprise
 
 # Characters that XML 1.0 cannot hold.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(logs: Sequence[Log]) -> str:
-    """One test suite a log, one test case a case; what was never run is counted as an error of the suite."""
+    """One test suite a log, one test case a case; what was never run is counted as an error of the suite.
+
+    An expected failure is skipped, and every surprise is a failure.
+    """
     root = Xml.Element("testsuites", name="qsa-conformance")
     for log, title in zip(logs, table.titles(logs), strict=True):
         root.append(_suite(log, title))
@@ -24,15 +27,26 @@ def junit(logs: Sequence[Log]) -> str:
 
 
 def _suite(log: Log, title: str) -> Xml.Element:
-    counts = count(log.outcomes)
+    surprises = log.assessment.surprises if log.assessment else ()
+    by_case = {surprise.case: surprise for surprise in surprises if surprise.case}
+    elements = [_case(log, outcome, by_case.get(outcome.case)) for outcome in log.outcomes]
+    for surprise in surprises:
+        if not surprise.case:
+            element = Xml.Element("testcase", classname="expectations", name=_clean(surprise.says), time="0")
+            Xml.SubElement(element, "failure", message=surprise.kind)
+            elements.append(element)
     missing = log.header.cases - len(log.results)
+    if missing:
+        element = Xml.Element("testcase", classname=log.header.operation, name="the whole run", time="0")
+        Xml.SubElement(element, "error", message=f"{missing} of {log.header.cases} cases were not run")
+        elements.append(element)
     suite = Xml.Element(
         "testsuite",
         name=_clean(title),
-        tests=str(len(log.results) + bool(missing)),
-        failures=str(counts["fail"]),
-        errors=str(counts["error"] + bool(missing)),
-        skipped=str(counts["unsupported"] + counts["not-run"]),
+        tests=str(len(elements)),
+        failures=_number_of(elements, "failure"),
+        errors=_number_of(elements, "error"),
+        skipped=_number_of(elements, "skipped"),
         time=f"{sum(o.seconds for o in log.outcomes):.3f}",
         timestamp=log.header.started,
     )
@@ -42,25 +56,30 @@ def _suite(log: Log, title: str) -> Xml.Element:
         "library": log.header.library,
         "verdict": table.verdict_of(log),
     }.items():
-        Xml.SubElement(properties, "property", name=name, value=_clean(value))
-    for outcome in log.outcomes:
-        suite.append(_case(log, outcome))
-    if missing:
-        case = Xml.SubElement(suite, "testcase", classname=log.header.operation, name="the whole run", time="0")
-        Xml.SubElement(case, "error", message=f"{missing} of {log.header.cases} cases were not run")
+        Xml.SubElement(properties, "property", name=_clean(name), value=_clean(value))
+    suite.extend(elements)
     return suite
 
 
-def _case(log: Log, outcome: Outcome) -> Xml.Element:
+def _number_of(elements: Sequence[Xml.Element], kind: str) -> str:
+    return str(sum(element.find(kind) is not None for element in elements))
+
+
+def _case(log: Log, outcome: Outcome, surprise: Surprise | None) -> Xml.Element:
     case = log.cases[outcome.case].case
-    element = Xml.Element("testcase", classname=case.topic, name=_clean(case.id), time=f"{outcome.seconds:.6f}")
+    element = Xml.Element("testcase", classname=_clean(case.topic), name=_clean(case.id), time=f"{outcome.seconds:.6f}")
     text = f"{outcome.clause} {outcome.where}: {outcome.reason}".strip()
-    repeat = table.repeat(log.header.backend.connect, outcome.case)
+    if surprise:
+        text = f"{surprise.kind}: {surprise.says}"
+    repeat = table.repeat_of(log, outcome)
     body = _clean(f"{case.says}\n{text}\n{log.cases[outcome.case].summary}\n{repeat}\n{outcome.detail}".rstrip())
-    if outcome.status == "fail":
-        Xml.SubElement(element, "failure", message=_clean(text)).text = body
+    expected = log.expected.get(outcome.case)
+    if expected:
+        Xml.SubElement(element, "skipped", message=_clean(f"expected: {expected}"))
     elif outcome.status == "error":
         Xml.SubElement(element, "error", message=_clean(text)).text = body
+    elif surprise or outcome.status == "fail":
+        Xml.SubElement(element, "failure", message=_clean(text)).text = body
     elif outcome.status in ("unsupported", "not-run"):
         Xml.SubElement(element, "skipped", message=_clean(outcome.reason or outcome.status))
     elif outcome.status == "quality-warning":

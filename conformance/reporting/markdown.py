@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from conformance.operation import Operation
@@ -44,8 +45,10 @@ def _section(log: Log, title: str) -> list[str]:
     ]
     lines += [f"- reading {name} = {choice}" for name, choice in head.readings.items()]
     lines += [f"- {line}" for line in table.unsupported(log).splitlines()]
+    lines += [f"- {line}" for line in table.expectation_lines(log)]
     lines.append("")
     wrong = table.failures(log)
     if wrong:
-        lines += ["```text", wrong, "```", ""]
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", wrong)), default=0))
+        lines += [f"{fence}text", wrong, fence, ""]
     return lines
