@@ -90,8 +90,9 @@ def prefix_lengths(total: tuple[int, ...], new: int, end: int) -> tuple[int, ...
 def summary(case: Case, operation: Operation) -> str:
     """One line for people: dimensions, attributes, types and what is special, in the contract's symbols."""
     scalars = operation.scalars(case.attributes, case.dims)
-    hidden = {s for p in operation.ports if p.feature in case.disabled for s in p.shape if isinstance(s, str)}
-    shown = [f"{name}={value:g}" for name, value in scalars.items() if name not in hidden - {"N", "L"}]
+    off = {s for p in operation.ports if p.feature in case.disabled for s in p.shape}
+    on = {s for p in operation.ports if p.feature not in case.disabled for s in p.shape}
+    shown = [f"{name}={value:g}" for name, value in scalars.items() if name not in off - on]
     shown += [case.element_type, case.length_type]
     for name in ("past", "pad"):
         if any(getattr(case, name)):
