@@ -1,0 +1,186 @@
+"""`faults`: the kill matrix of cases and faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from conformance.faults.matrix import Matrix
+    from conformance.faults.model import Entry
+
+SHOWN = 12
+
+
+@click.command("faults")
+@click.option("-k", "expression", default="", metavar="EXPR",
+              help="Entries whose kind, id and topic match, as pytest's -k.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--fast", is_flag=True, help="Stop at the first case that kills a fault.")
+@click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes.  [default: the CPUs]")
+@click.option("--list", "listing", is_flag=True, help="List the catalogue and run nothing.")
+@click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
+def command(expression: str, form: str, fast: bool, jobs: int | None, listing: bool, show: int) -> int:
+    """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
+
+    Exit code 1 when a fault survives, a variant is failed, or a case does not kill what it says it kills. Without
+    --fast every case is run on every fault, and it is reported what the relations and the generator kill alone.
+    """
+    from conformance.faults import matrix
+    from conformance.library import load_library
+
+    entries = chosen(expression)
+    if listing:
+        click.echo(catalogue_json(entries) if form == "json" else catalogue_table(entries))
+        return 0
+    started = time.perf_counter()
+    with progress("faults") as advance:
+        found = matrix.compute(
+            load_library(), entries, whole=not fast, jobs=jobs or os.cpu_count() or 1, advance=advance
+        )
+    seconds = time.perf_counter() - started
+    if form == "json":
+        click.echo(json.dumps({**matrix.as_plain(found), "seconds": round(seconds, 1)}, indent=1))
+    else:
+        click.echo(table(found, show))
+        click.echo(f"\n{summary(found, seconds)}")
+    return 0 if found.good else 1
+
+
+def chosen(expression: str) -> list[Entry]:
+    """The entries that an expression matches. Raises `UsageError` when none does."""
+    from conformance.errors import UsageError, nearest
+    from conformance.faults import catalogue
+    from conformance.selection import matcher
+
+    everything = catalogue.entries()
+    if not expression:
+        return list(everything)
+    test = matcher(expression)
+    some = [entry for entry in everything if test(f"{entry.connect} {entry.topic}")]
+    if not some:
+        hint = nearest(expression, [entry.id for entry in everything])
+        raise UsageError(f"no fault or variant matches '{expression}'{hint}; see: qsa-conformance faults --list")
+    return some
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A function to call with how much of how much is done; None unless the error stream is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def catalogue_table(entries: list[Entry]) -> str:
+    """The catalogue, one line an entry."""
+    from tabulate import tabulate
+
+    rows = [
+        (entry.connect, " ".join(entry.clauses), " ".join(entry.element_types), len(entry.reports), entry.says)
+        for entry in entries
+    ]
+    heads = ["connect", "clauses", "types", "reports", "says"]
+    return tabulate(rows, heads, maxcolwidths=[None, 20, None, None, 90])
+
+
+def catalogue_json(entries: list[Entry]) -> str:
+    """The catalogue as JSON."""
+    names = ("kind", "id", "says", "topic", "clauses", "reports", "element_types", "reading")
+    return json.dumps([{name: getattr(entry, name) for name in names} for entry in entries], indent=1)
+
+
+def table(found: Matrix, show: int) -> str:
+    """Faults with their kills, variants, and what is wrong."""
+    from tabulate import tabulate
+
+    from conformance.faults.model import ELEMENT_TYPES
+
+    parts = []
+    if found.faults:
+        rows = []
+        for entry in found.faults:
+            kills = found.kills.get(entry.id, ())
+            types = [T for T in ELEMENT_TYPES if any(case.element_type == T for case in kills)]
+            alone = "".join(name[0] if entry.id in ids else "-" for name, ids in found.layers.items())
+            rows.append(
+                [
+                    entry.id,
+                    (len(kills) if found.whole else "yes") if kills else "SURVIVES",
+                    *([alone] if found.whole else []),
+                    " ".join(types),
+                    kills[0].id if kills else "",
+                    entry.says,
+                ]
+            )
+        heads = ["fault", "kills", *(["alone"] if found.whole else []), "in", "first", "says"]
+        widths = [None, None, *([None] if found.whole else []), None, 44, 70]
+        parts.append(tabulate(rows, heads, maxcolwidths=widths, disable_numparse=True))
+    if found.variants:
+        rows = [
+            [
+                entry.id,
+                "FAILED" if entry.id in found.alarms else "conformant",
+                *(f"{found.headroom.get(entry.id, {}).get(T, 0):.2f}" for T in ELEMENT_TYPES),
+                entry.says,
+            ]
+            for entry in found.variants
+        ]
+        heads = ["variant", "", *ELEMENT_TYPES, "says"]
+        parts.append(tabulate(rows, heads, maxcolwidths=[None] * 5 + [80], disable_numparse=True))
+        parts.append("The numbers of a variant are the largest error / bound.")
+    for entry in found.false_alarms:
+        parts += [
+            f"variant {entry.id} is failed by {alarm.case}, {alarm.where}: {alarm.reason}"
+            for alarm in found.alarms[entry.id][:show]
+        ]
+    for claim in found.wrong_claims[:show]:
+        parts.append(f"{claim.place}: says it kills {claim.fault}, and does not")
+    if found.whole:
+        parts.append(
+            listed(
+                "written cases that kill nothing that others do not kill (candidates for removal)",
+                found.candidates,
+                show,
+            )
+        )
+        parts.append(listed("written cases that kill nothing", found.idle, show))
+    return "\n\n".join(parts)
+
+
+def listed(title: str, places: list[str], show: int) -> str:
+    """The first places under a title with their number."""
+    rest = [f"  ... and {len(places) - show} more; --format json lists them"] if len(places) > show else []
+    return "\n".join([f"{len(places)} {title}", *(f"  {place}" for place in places[:show]), *rest])
+
+
+def summary(found: Matrix, seconds: float) -> str:
+    """The numbers, and the survivors by name."""
+    total = len(found.faults)
+    survivors = [entry.id for entry in found.survivors]
+    lines = [
+        f"{total - len(survivors)} of {total} faults killed by {len(found.library.cases)} cases, "
+        f"library {found.library.digest}; {len(found.false_alarms)} of {len(found.variants)} variants failed"
+    ]
+    if found.whole:
+        alone = ", ".join(f"{name} {len(ids)}" for name, ids in found.layers.items())
+        lines.append(f"killed by one layer alone, of {total}: {alone}")
+    if survivors:
+        lines.append(f"survivors: {', '.join(survivors)}")
+    if found.wrong_claims:
+        lines.append(f"{len(found.wrong_claims)} claims of cases do not hold")
+    lines.append(f"{'whole' if found.whole else 'fast'} form, {seconds:.0f} s")
+    return "\n".join(lines)
