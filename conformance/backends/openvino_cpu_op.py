@@ -180,12 +180,9 @@ class _Requests:
             results = request.infer.infer(share_outputs=True).to_tuple()
         if sum(array.nbytes for array in results) < LENT_BYTES:
             outputs = [array.copy() for array in results]
-        else:
-            # The request waits until nobody looks at its outputs any more; it must not hold on to the caller's arrays.
+        else:  # the request waits until nobody looks at its outputs any more
             outputs = list(results)
             request.lent = [weakref.ref(array) for array in results]
-            for index, tensor in enumerate(self._nothing):
-                request.infer.set_input_tensor(index, tensor)
         with self._lock:
             self._idle.append(request)
             del self._idle[:-IDLE_REQUESTS]
@@ -195,8 +192,15 @@ class _Requests:
     def _take(self) -> _Request:
         with self._lock:
             for index, request in enumerate(self._idle):
-                if all(array() is None for array in request.lent):
+                if request.free:
                     return self._idle.pop(index)
+            # In a stream the outputs of one request are the inputs of another, which then keeps them alive.
+            for request in self._idle:
+                for index, tensor in enumerate(self._nothing):
+                    request.infer.set_input_tensor(index, tensor)
+            free = next((index for index, request in enumerate(self._idle) if request.free), None)
+            if free is not None:
+                return self._idle.pop(free)
         return _Request(self._compiled.create_infer_request())
 
 
@@ -204,6 +208,11 @@ class _Request:
     def __init__(self, infer: Any) -> None:
         self.infer = infer
         self.lent: list[weakref.ref[Array]] = []
+
+    @property
+    def free(self) -> bool:
+        """Whether none of the arrays on the request's own memory is left."""
+        return all(array() is None for array in self.lent)
 
 
 @contextmanager
