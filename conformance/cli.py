@@ -14,13 +14,21 @@ from conformance.errors import BackendError, UsageError
 # verb: (module below conformance.commands, one line for the help)
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run the library on one or more backends and print the matrix."),
+    "diagnose": ("diagnose", "Which readings a backend follows, and which known mistake explains its failures."),
     "report": ("report", "Render logs as table, Markdown, HTML, JUnit XML or badge."),
     "compare": ("compare", "What changed from one log to another; fails when something newly fails."),
+    "faults": ("faults", "Which case kills which planted fault; survivors and false alarms make it fail."),
     "fuzz": ("fuzz", "Run generated examples with all relations, until something fails."),
+    "shrink": ("shrink", "Make a failing case of a log as small and plain as it can be."),
+    "repro": ("repro", "Write a script that shows a failure of a log; it needs NumPy only."),
+    "promote": ("promote", "Write a failing case of a log as a case of the library."),
+    "expectations": ("expectations", "What a backend is known to get wrong: show, check, write."),
+    "publish": ("publish", "Run backends and write their logs, pages and badges below one folder with an index."),
     "cases": ("cases", "List, show and check the cases of the library."),
     "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
     "backend": ("backend", "Check that a plug-in keeps to the protocol."),
     "backends": ("backends", "The backends of this machine, and why others are not usable."),
+    "docs": ("docs", "Write the pages of the documentation that follow from operation.yaml and the library."),
     "doctor": ("doctor", "Check that the suite itself works here."),
 }
 

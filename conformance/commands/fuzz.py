@@ -94,9 +94,8 @@ def command(
 def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | None) -> int:
     """Conduct a campaign here, in a crew of processes, or on a cluster; print what came out."""
     from conformance.campaign import Ledger, log_path
-    from conformance.commands.run import file_name
     from conformance.library import load_library
-    from conformance.reporting.log import LogWriter
+    from conformance.reporting.log import LogWriter, file_name
     from conformance.saved import Saved
 
     library = load_library()

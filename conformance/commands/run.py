@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from conformance.expectations import find
 from conformance.isolation import Isolation, running
 from conformance.library import Library, load_library
 from conformance.reporting import table
-from conformance.reporting.log import Log
+from conformance.reporting.log import Log, file_name
 from conformance.resume import check_same, take_up
 from conformance.runner import Plan, execute
 from conformance.selection import select
@@ -137,6 +136,18 @@ def progress(title: str, total: int) -> Any:
     return _Bar(title, total)
 
 
+@contextmanager
+def steps(title: str) -> Iterator[Callable[[str], None]]:
+    """A context that gives a function to call with what is being done; silent unless the error stream is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title) as status:
+        yield lambda text: status.update(f"{title}: {text}")
+
+
 class _Bar:
     def __init__(self, title: str, total: int) -> None:
         from rich.console import Console
@@ -180,8 +191,3 @@ def as_expected(log: Log) -> bool:
     if log.assessment:
         return log.assessment.as_expected
     return table.verdict_of(log) != "NOT CONFORMANT"
-
-
-def file_name(connect: str) -> str:
-    """A file name for a connect string."""
-    return re.sub(r"[^\w.+-]+", "_", connect).strip("_") or "backend"

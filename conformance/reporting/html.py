@@ -20,6 +20,7 @@ import msgspec
 from markupsafe import Markup
 
 from conformance.case import Case, as_plain
+from conformance.documents import GROUNDS
 from conformance.engine import Outcome
 from conformance.expression import evaluate
 from conformance.operation import Clause, Operation
@@ -32,14 +33,6 @@ LARGEST = 490_000  # bytes that a page should stay below
 ROOM = ((120, 600, True), (60, 300, True), (30, 100, True), (30, 100, False), (10, 30, False))
 SIGNS = {"pass": "✓", "quality-warning": "≈", "fail": "✗", "error": "‼", "unsupported": "○", "not-run": "·"}
 LONGEST = 300  # characters of one fact of a case
-
-GROUNDS = {
-    "D": "documented",
-    "P": "predecessor drafts",
-    "M": "the published model",
-    "I": "implied",
-    "C": "this project's choice",
-}
 
 
 @cache

@@ -6,6 +6,7 @@ A log without footer is of a run that was interrupted; all its results count.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -247,6 +248,11 @@ def read_log(path: Path) -> Log:
     if header is None:
         raise UsageError(f"{path}: is no log of this suite: it has no header")
     return Log(str(path), header, cases, results, tuple(perf), footer)
+
+
+def file_name(text: str) -> str:
+    """A file name for a connect string or a version."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("_.") or "backend"
 
 
 def count(outcomes: Sequence[Outcome]) -> dict[str, int]:

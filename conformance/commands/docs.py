@@ -1,0 +1,29 @@
+"""`docs`: writes the pages of the documentation that follow from data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("docs")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("docs"), show_default=True
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a page is out of date.")
+def command(output: Path, check: bool) -> int:
+    """Write the contract with the cases of every clause, and the JSON Schema of the log."""
+    from conformance.commands.report import write
+    from conformance.documents import documents, outdated
+    from conformance.library import load_library
+
+    library = load_library()
+    late = outdated(library, output)
+    if not check:
+        pages = documents(library)
+        for name in late:
+            write(pages[name], output / name)
+    for name in late:
+        click.echo(f"{output / name}: " + ("out of date; run: qsa-conformance docs" if check else "written"))
+    return 1 if late and check else 0
