@@ -48,6 +48,20 @@ def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes a string that would be read as something else."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def flow(value: Any, width: int) -> str:
+    """A value in flow style, on lines of about `width`; further lines are indented."""
+    text: str = yaml.dump(
+        [value], Dumper=_Dumper, default_flow_style=True, width=width, sort_keys=False, allow_unicode=True
+    )
+    return text.strip()[1:-1].replace("\n", "\n ")
+
+
 class Places:
     """Remembers where every mapping key and list item of a document stands."""
 

@@ -1,0 +1,106 @@
+"""`shrink`: a failing case of a log made as small and plain as it can be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from conformance.campaign import Stage
+    from conformance.case import Case
+    from conformance.operation import Operation
+    from conformance.recorded import Recorded
+
+SECONDS = 60.0
+
+
+@click.command("shrink")
+@click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("case_id", metavar="CASE")
+@click.option("-b", "--backend", "connect", default="", metavar="CONNECT", help="Backend to run  [default: the log's]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=SECONDS, metavar="S", show_default=True,
+              help="Time after which the smallest case so far is taken.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Log to write with the small case, for repro, promote and run --from-log.")  # fmt: skip
+def command(log: Path, case_id: str, connect: str, seconds: float, output: Path | None) -> int:
+    """Run ever smaller cases as long as they fail in the same way as CASE does, and print the smallest as YAML.
+
+    The same way means the same clause, output, and region or kind of failure.
+    """
+    from conformance.campaign import stage
+    from conformance.child import Limits
+    from conformance.errors import UsageError
+    from conformance.isolation import Setup
+    from conformance.operation import load_operation
+    from conformance.recorded import recorded
+    from conformance.shrink import failing, shrink
+    from conformance.written import as_yaml
+
+    found = recorded(log, case_id)
+    if output and output.exists():
+        raise UsageError(f"{output}: is there already; give another name")
+    operation = load_operation()
+    setup = Setup(connect or found.connect, dict(found.log.header.readings), operation, Limits())
+    warnings = found.outcome.status == "quality-warning"
+    started = time.perf_counter()
+    with stage(setup, isolate=bool(found.outcome.lost)) as here:
+        try:
+            small = shrink(found.case, failing(here.run, warnings=warnings), operation, seconds=seconds)
+        except ValueError:
+            raise UsageError(
+                f"{case_id} does not fail on {setup.connect} when it is run alone, so there is nothing to shrink; "
+                f"in the log: {found.outcome.reason}"
+            ) from None
+        case = renamed(small.case, found.case)
+        took = time.perf_counter() - started
+        click.echo(f"# {setup.connect}: {', '.join(part for part in small.signature if part)}")
+        click.echo(f"# before: {size(found.case, operation)}")
+        click.echo(f"# after:  {size(case, operation)}")
+        unfinished = "" if small.finished else "; time is up, it may be possible to make it smaller"
+        click.echo(f"# {small.trials} trials in {took:.1f} s{unfinished}")
+        click.echo(as_yaml(case, operation))
+        if output:
+            write(output, found, setup.connect, here, case)
+            click.echo(f"# log: {output}")
+    return 0
+
+
+def renamed(case: Case, original: Case) -> Case:
+    """The case under a name of its own, unless nothing was changed."""
+    import msgspec
+
+    if case.digest == original.digest:
+        return original
+    return msgspec.structs.replace(case, id=f"shrunk/{case.digest}", says=f"Shrunk from {original.id}.", place="")
+
+
+def size(case: Case, operation: Operation) -> str:
+    """How large a case is, in words."""
+    import math
+
+    from conformance.case import summary
+    from conformance.resize import shapes
+
+    elements = sum(math.prod(shape) for shape in shapes(case, operation).values())
+    parts = [f"{elements:,} elements"]
+    for one, many, number in (
+        ("stream", "streams", len(case.streams)),
+        ("relation", "relations", len(case.relations)),
+        ("audit", "audits", len(case.audits)),
+    ):
+        if number:
+            parts.append(f"{number} {one if number == 1 else many}")
+    return f"{', '.join(parts)}; {summary(case, operation)}"
+
+
+def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> None:
+    """A log with one case."""
+    from conformance.library import load_library
+    from conformance.runner import Plan, execute
+
+    filters = {"shrink": found.case.id}
+    plan = Plan(connect, (case,), complete=False, filters=filters, readings=here.readings)
+    execute(plan, load_library(), here.info, [here.run(case)], path, more=here.environment)
