@@ -372,6 +372,8 @@ def test_a_call_is_refused_as_the_contract_says(backend: OpenVINOCpuOp) -> None:
 
     f32 = np.float32
     assert refused(key_length=np.array([30, -2])) == ("value", "call", ("key_length",))
+    assert refused(key_length=np.array([9, 2**32 + 9])) == ("value", "call", ("past_block_index_keys",))
+    assert refused(key_length=np.array([-(2**32) + 9, 9])) == ("value", "call", ("key_length",))
     assert refused(past_block_index_keys=np.zeros((2, 4, 8), f32)) == ("value", "call", ("past_block_index_keys",))
     assert refused(rope_sin=np.zeros((2, 8, 4), f32)) == ("shape", "call", ("rope_sin",))
     assert refused(rope_sin=np.zeros((18, 4), f32)) == ("shape", "call", ("rope_sin",))

@@ -141,7 +141,7 @@ class CpuOpSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
-        arrays = [inputs[name] for name in RANKS]
+        arrays = [_within_i32(inputs[name]) if name == "key_length" else inputs[name] for name in RANKS]
         signature = tuple(_port(name, array) for name, array in zip(RANKS, arrays, strict=True))
         if signature not in self._requests:
             # Not what the session was prepared for: the operation decides whether it is wrong.
@@ -227,6 +227,17 @@ def refusals(phase: str) -> Iterator[None]:
         if said is None:
             raise
         raise Rejected(said[1], phase, tuple(said[2].split(","))) from error
+
+
+def _within_i32(lengths: Array) -> Array:
+    """Lengths that the plug-in passes on as they are: it drops the upper half of i64, so that 2^32 + 5 becomes 5.
+
+    Lengths outside i32 become its ends, which the operation refuses just the same (ERR-5).
+    """
+    least, most = -(2**31), 2**31 - 1
+    if lengths.dtype == np.int64 and lengths.size and not least <= lengths.min() <= lengths.max() <= most:
+        return lengths.clip(least, most)
+    return lengths
 
 
 def _port(name: str, array: Array) -> Port:
