@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from conformance.backends.protocol import BackendInfo
 from conformance.case import Case, Change, Refusal, lengths
+from conformance.engine import AUDITS
 from conformance.expression import evaluate, symbols_of
 from conformance.operation import LENGTH_TYPES, Operation, Range, RefusalRule, Scalar
 
@@ -26,7 +27,10 @@ Poison = Literal["mixed", "nan", "huge", "zero"]
 
 TOPIC = "generated"
 POISONS: tuple[Poison, ...] = ("mixed", "mixed", "nan", "huge", "zero")
-REFUSED = 16  # one in so many examples breaks a rule
+LARGE = 50  # in one of so many examples one thing is large
+PAST = "past"
+AUDITED = 40  # one in so many valid examples has an audit as well
+REFUSED = 8  # one in so many examples breaks a rule
 ONE_BY_ONE = 12  # tokens up to which a stream of single tokens is drawn
 
 # Hypothesis mixes in constants of loaded modules where a range is wider than this; narrower ones are drawn the same way
@@ -158,10 +162,16 @@ class Generator:
             for off in {configuration.disabled for configuration in self.configurations}
         }
 
+    @cached_property
+    def _large(self) -> tuple[str, ...]:
+        """What can be large: dimensions, and the past tokens of a sequence."""
+        return (PAST, *(name for name, dim in self.operation.dims.items() if dim.draw and dim.draw.large))
+
     def _valid(self, below: Below, smallest: int = 0) -> Case:
         """A case without a name; no free dimension is below `smallest`."""
         operation = self.operation
         configuration = self.configurations[below(len(self.configurations))]
+        large = self._large[below(len(self._large))] if below(LARGE) == LARGE - 1 else ""
         scalars: dict[str, Any] = operation.scalars(configuration.attributes, {})
         scalars |= {name: int(name not in configuration.disabled) for name in operation.switchable}
         dims: dict[str, int] = {}
@@ -170,11 +180,14 @@ class Generator:
             if dim.draw and isinstance(dim.default, str):
                 later[name] = dim.draw
             elif dim.draw and name in self._used[configuration.disabled]:
-                scalars[name] = dims[name] = max(_ranged(below, dim.draw, scalars), smallest)
+                size = _large(below, dim.draw, scalars) if name == large else _ranged(below, dim.draw, scalars)
+                scalars[name] = dims[name] = max(size, smallest)
             else:
                 scalars[name] = dims[name] = int(evaluate(dim.default, scalars))
         N, L = dims[operation.batch], dims[operation.tokens]
         past, pad = self._history(below, scalars, N, L)
+        if large == PAST and N:
+            past[0], pad[0] = _large(below, operation.draws.past, scalars), 0
         total = [past[n] + L - pad[n] for n in range(N)]
         columns = operation.columns(operation.per_sequence(scalars, total))
         for name, span in later.items():
@@ -202,6 +215,7 @@ class Generator:
             poison=POISONS[below(len(POISONS))],
             streams=_streams(below, L),
             relations=self._relations,
+            audits=(AUDITS[below(len(AUDITS))],) if below(AUDITED) == AUDITED - 1 else (),
         )
 
     def _history(self, below: Below, symbols: Mapping[str, Any], N: int, L: int) -> tuple[list[int], list[int]]:
@@ -265,6 +279,7 @@ class Generator:
             change=change,
             streams=(),
             relations=(),
+            audits=(),
             refusal=Refusal(kind=rule.kind, phase=rule.phase, names=rule.names),
         )
 
@@ -280,6 +295,11 @@ def _ranged(below: Below, span: Range, symbols: Mapping[str, Any]) -> int:
         return least + below(min(count, WIDEST + 1)) * span.step
     corner = int(evaluate(span.corners[index], symbols))
     return least + max(min(corner - least, most - least), 0) // span.step * span.step
+
+
+def _large(below: Below, span: Range, symbols: Mapping[str, Any]) -> int:
+    """One of the large numbers of a range."""
+    return int(evaluate(span.large[below(len(span.large))], symbols))
 
 
 def _streams(below: Below, L: int) -> tuple[tuple[int, ...], ...]:

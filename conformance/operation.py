@@ -46,12 +46,13 @@ class Attribute(Strict, frozen=True):
 
 
 class Range(Strict, frozen=True):
-    """What generated cases draw a whole number from: corners, or anything from `least` to `most` in steps."""
+    """What generated cases draw a whole number from: corners, anything from `least` to `most` in steps, or large."""
 
     least: Scalar | str
     most: Scalar | str
     step: int = 1
     corners: tuple[Scalar | str, ...] = ()
+    large: tuple[Scalar | str, ...] = ()  # beyond `most`, and seldom
 
 
 class Dim(Strict, frozen=True):
@@ -124,6 +125,16 @@ class Reading(Strict, frozen=True):
     default: str
     alternatives: dict[str, str]
     without: dict[str, str] = {}  # alternative to the feature whose cases are not asked for under it
+    ports: dict[str, dict[str, dict[str, str]]] = {}  # alternative to port to what changes: `reads`, `token`
+    narrower: tuple[str, ...] = ()  # alternatives that hold the default too, and specify more
+    by: Literal["values", "declaration"] = "values"  # how it shows which choice an implementation follows
+
+
+class Stage(Strict, frozen=True):
+    """A stage of the computation that shows alone when the features `off` are switched off."""
+
+    name: str
+    off: tuple[str, ...] = ()
 
 
 class RefusalRule(Strict, frozen=True):
@@ -215,6 +226,7 @@ class Operation(Strict, frozen=True, dict=True):
     groups: dict[str, str]
     clauses: tuple[Clause, ...]
     readings: tuple[Reading, ...]
+    stages: tuple[Stage, ...]
     refusals: tuple[RefusalRule, ...]
     draws: Draws
     relations: tuple[Relation, ...] = ()
@@ -249,6 +261,16 @@ class Operation(Strict, frozen=True, dict=True):
     def switchable(self) -> tuple[str, ...]:
         """Features that can be switched off."""
         return tuple(name for name, feature in self.features.items() if feature.off)
+
+    def under(self, readings: Mapping[str, str]) -> Operation:
+        """The operation as switched readings have it: rows of ports may mean something else."""
+        changes: dict[str, dict[str, str]] = {}
+        for reading in self.readings:
+            changes |= reading.ports.get(readings.get(reading.name, reading.default), {})
+        if not changes:
+            return self
+        ports = tuple(msgspec.structs.replace(port, **changes.get(port.name, {})) for port in self.ports)
+        return msgspec.structs.replace(self, ports=ports)
 
     def oracle(self, attributes: Mapping[str, Scalar], readings: Mapping[str, str] | None = None) -> Reference:
         """The reference for these attributes; readings by name, defaults where not given."""

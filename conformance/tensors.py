@@ -178,7 +178,8 @@ def near_largest(draw: Draw, share: float = 1.0) -> Array:
 
 def spikes(draw: Draw, every: int = 7, size: float = 100.0) -> Array:
     """Zero but for about one element in `every`, which is about normal times `size`."""
-    return np.where(draw.unit(1) < 1.0 / every, draw.bell() * size, 0.0)
+    with np.errstate(invalid="ignore"):  # the size may be infinite
+        return np.where(draw.unit(1) < 1.0 / every, draw.bell() * size, 0.0)
 
 
 def circle(draw: Draw, part: str = "cos") -> Array:

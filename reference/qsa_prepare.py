@@ -189,7 +189,8 @@ class QSAPrepare:
 
     def mean(self, x: Array) -> Array:
         """AVG-1: [K, r, Di] to float64 [K, Di]."""
-        result: Array = x.astype(np.float64).sum(axis=1) / self.r
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            result: Array = x.astype(np.float64).sum(axis=1) / self.r
         return result
 
     def normalizes(self, call: Call) -> bool:
