@@ -20,11 +20,11 @@ import numpy as np
 
 from conformance import tensors
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Rejected, Session, Unsupported
-from conformance.case import Case, Refusal, lengths
+from conformance.case import Case, Change, Refusal, lengths
 from conformance.errors import Lost
 from conformance.expression import evaluate
 from conformance.judge import Verdict, Worst, judge, same_bits
-from conformance.operation import Operation, Reference
+from conformance.operation import Operation, Reference, RefusalRule
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -35,7 +35,7 @@ Inputs = dict[str, Array]
 STATUSES = ("pass", "quality-warning", "fail", "error", "unsupported", "not-run")
 SESSIONS_KEPT = 320  # more than the library has configurations: preparing is what costs most on some runtimes
 # Audits that every case gets, and those that a case asks for by name.
-AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided")
+AUDITS = ("interleave", "shapes", "sessions", "concurrent", "strided", "refused")
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,10 +117,10 @@ class Engine:
         readings: Mapping[str, str] | None = None,
         info: BackendInfo | None = None,
     ) -> None:
-        self.operation = operation
+        self.readings = dict(readings or {})
+        self.operation = operation.under(self.readings)
         self.backend = backend
         self.info = info or backend.describe()
-        self.readings = dict(readings or {})
         self._sessions: OrderedDict[Any, tuple[Session, list[str]]] = OrderedDict()
         self._oracles: dict[Any, Reference] = {}
         self._latest: list[str] = []  # the case before this one, unless a process was lost in it
@@ -206,7 +206,7 @@ class Engine:
         needed = list(case.disabled) + [
             name
             for name, feature in operation.features.items()
-            if feature.when and any(_holds(feature.when, row) for row in self._rows(case))
+            if feature.when and any(_holds(feature.when, row) for row in self.rows(case))
         ]
         for feature in needed:
             if feature not in info.features:
@@ -222,7 +222,8 @@ class Engine:
             names = ", ".join(o.name for o in missing)
             raise Unsupported(names, f"{info.name} does not return {names}", info.url)
 
-    def _rows(self, case: Case) -> list[dict[str, Any]]:
+    def rows(self, case: Case) -> list[dict[str, Any]]:
+        """The per-sequence symbols of a case's single call."""
         scalars = self.operation.scalars(self.operation.usable(case.attributes), case.dims)
         return self.operation.per_sequence(scalars, lengths(case, self.operation))
 
@@ -342,7 +343,12 @@ class Engine:
         return Stop(verdict.status, blamed, verdict.reason, worst=verdict.worst)
 
     def _with_values(self, case: Case, expected: Mapping[str, Expected]) -> Mapping[str, Expected]:
-        """The expectation with values written in the case put in place of the reference's."""
+        """The expectation with values written in the case put in place of the reference's.
+
+        They are written for the default readings; under others the reference speaks.
+        """
+        if self.readings:
+            return expected
         return {name: with_literal(case.values[name], e) if name in case.values else e for name, e in expected.items()}
 
     def _stream(self, run: Run, session: Session, whole: Inputs, stream: Sequence[int], single: Answer) -> None:
@@ -465,6 +471,27 @@ class Engine:
         for name, array in whole.items():
             if not same_bits(views[name], array).all():
                 raise Stop("fail", "PLG-2", f"the call modifies its input {name}")
+
+    def _audit_refused(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+        """PLG-3: a call that is refused in between does not show."""
+        spoilt = next((case for rule in self.operation.refusals if (case := self._spoilt(run.case, rule))), run.case)
+        try:
+            session.run({name: array.copy() for name, array in self.inputs(spoilt).items()})
+        except Rejected:
+            pass  # the cases of refusals tell whether it is refused, and how
+        again = self.call(run, session, whole, single.expected)
+        self.same(run, again, single, "PLG-3", "a refused call in between changes the bits")
+
+    def _spoilt(self, case: Case, rule: RefusalRule) -> Case | None:
+        """The case with a rule of shapes broken; None for another rule, or where one of its ports is off."""
+        if not rule.shapes or any(self.operation.port[port].feature in case.disabled for port in rule.shapes):
+            return None
+        symbols = {**self.operation.scalars(case.attributes, case.dims), **self.operation.columns(self.rows(case))}
+        change = {
+            port: Change(shape=tuple(int(evaluate(size, symbols)) for size in shapes[0]))
+            for port, shapes in rule.shapes.items()
+        }
+        return msgspec.structs.replace(case, change=change)
 
     def _judged(self, run: Run, session: Session, case: Case) -> None:
         inputs = self.inputs(case)

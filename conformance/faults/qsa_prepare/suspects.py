@@ -1,0 +1,29 @@
+"""Faults under other readings of the contract, for diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.backends.numpy_reference import NumPyReference
+from conformance.backends.protocol import Backend, OperationConfig, Session
+from conformance.faults.model import Entry
+from conformance.faults.qsa_prepare.planting import Planted, PlantedSession
+from reference.qsa_prepare import Readings
+
+
+def backend(entry: Entry | None, readings: Mapping[str, str]) -> Backend:
+    """The fault of `entry`, if any, in an implementation that reads the contract as `readings` say."""
+    chosen = Readings(**readings)
+    return NumPyReference(chosen) if entry is None else _Reader(entry, chosen)
+
+
+class _Reader(Planted):
+    def __init__(self, entry: Entry, readings: Readings) -> None:
+        super().__init__(entry)
+        self.readings = readings
+
+    def prepare(self, config: OperationConfig) -> Session:
+        session = super().prepare(config)
+        assert isinstance(session, PlantedSession)
+        session.op.readings = self.readings
+        return session
