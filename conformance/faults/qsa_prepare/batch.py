@@ -131,6 +131,30 @@ class RowsOfTheLast(QSAPrepare):
         return out[:, : self.row_count(call)]
 
 
+@fault("F97c", "Sequences that complete nothing do not count for the number of rows.", "OUT-3 OUT-1")
+class RowsOfCompletingOnly(QSAPrepare):
+    def place(self, call: Call, n: Array, b: Array, keys: Array) -> Array:
+        out = super().place(call, n, b, keys)
+        lengths = call.lengths
+        return out[:, : int(lengths.c_after[lengths.c_after > lengths.c].max(initial=0))]
+
+
+@fault("F61z", "A key_length of shape [1] without any sequence raises an error.", "LEN-2 SEP-3")
+class OneLengthForNone(QSAPrepare):
+    def key_lengths(self, call: Call) -> Array:
+        if call.N == 0 and call.key_length.size:
+            raise ValueError("could not broadcast [1] to [0]")
+        return super().key_lengths(call)
+
+
+@fault("F97n", "In batches of more than 8 sequences those from the ninth on have no past.", "LEN-1 SEP-1")
+class EightPasts(QSAPrepare):
+    def key_lengths(self, call: Call) -> Array:
+        S = super().key_lengths(call).copy()
+        S[8:] = np.minimum(S[8:], call.L)
+        return S
+
+
 # Rows of another sequence
 
 
@@ -161,6 +185,16 @@ class OffsetTwice(QSAPrepare):
             row = 2 * n[new] * call.L + self.new_row(call, n[new], t[new])
             keys[new] = flat[np.minimum(row, len(flat) - 1)]
         return keys
+
+
+@fault("F64c", "Rows of the past are addressed as if there were no spare ones.", "OUT-1", "vllm-project/vllm#54359")
+class SparePastRowsIgnored(QSAPrepare):
+    def place(self, call: Call, n: Array, b: Array, keys: Array) -> Array:
+        out = super().place(call, n, b, keys)
+        flat = call.past_block_index_keys.reshape(-1, call.Di)
+        i, row = self.history(call)
+        out[i, row] = flat[i * call.lengths.c.max(initial=0) + row]
+        return out
 
 
 @fault("F67", "The past of the first sequence is used for all.", "OUT-1 SEP-1", "youssofal/MTPLX#380")
@@ -237,6 +271,15 @@ class EqualShares(QSAPrepare):
         share = -(-len(n) // max(call.N, 1))
         owner = np.arange(len(n)) // max(share, 1)
         row = call.lengths.c[owner] + np.arange(len(n)) % max(share, 1)
+        fits = row < self.row_count(call)
+        return super().place(call, owner[fits], row[fits], keys[fits])
+
+
+@fault("F65e", "Sequences that complete nothing are skipped when block keys are handed out.", "OUT-2 SEP-1")
+class HandedToTheNext(QSAPrepare):
+    def place(self, call: Call, n: Array, b: Array, keys: Array) -> Array:
+        owner = np.cumsum(np.diff(n, prepend=-1) > 0) - 1
+        row = call.lengths.c[owner] + b - call.lengths.c[n]
         fits = row < self.row_count(call)
         return super().place(call, owner[fits], row[fits], keys[fits])
 

@@ -102,6 +102,24 @@ class PhantomWaitingKey(QSAPrepare):
         return x
 
 
+@fault("F07g", "In the first block of a sequence the waiting keys are taken for zeros.", "BLK-3 STA-4")
+class FirstBlockForgetsWaiting(QSAPrepare):
+    def members(self, call: Call, n: Array, b: Array) -> Array:
+        x = super().members(call, n, b)
+        waiting = (b == 0)[:, None] & (np.arange(self.r)[None, :] < call.lengths.past[n][:, None])
+        x[waiting] = 0
+        return x
+
+
+@fault("F07l", "The last of the r-1 waiting rows is never read.", "BLK-3")
+class LastWaitingRowUnread(QSAPrepare):
+    def members(self, call: Call, n: Array, b: Array) -> Array:
+        x = super().members(call, n, b)
+        full = (b == call.lengths.c[n]) & (call.lengths.q[n] == self.r - 1)
+        x[full, -2] = 0
+        return x
+
+
 @fault(
     "F07b",
     "The rows of past_block_index_keys, not the length, tell how many blocks are finished.",
@@ -232,6 +250,27 @@ class PastInWholeGroups(QSAPrepare):
         out = super().place(call, n, b, keys)
         row, c = np.arange(out.shape[1])[None, :], call.lengths.c[:, None]
         out[(row >= c // 16 * 16) & (row < c) & (c > 16)] = 0
+        return out
+
+
+@fault(
+    "F15v", "Past block keys are copied in groups of eight elements; a last group that is not full is lost.", "OUT-1"
+)
+class PastElementsInWholeGroups(QSAPrepare):
+    def place(self, call: Call, n: Array, b: Array, keys: Array) -> Array:
+        out = super().place(call, n, b, keys)
+        i, row = self.history(call)
+        if call.Di > 8:
+            out[i, row, call.Di // 8 * 8 :] = 0
+        return out
+
+
+@fault("F15k", "At most 1,000 past block keys of a sequence are handed on.", "OUT-1")
+class ThousandPastRows(QSAPrepare):
+    def place(self, call: Call, n: Array, b: Array, keys: Array) -> Array:
+        out = super().place(call, n, b, keys)
+        i, row = self.history(call)
+        out[i[row >= 1000], row[row >= 1000]] = 0
         return out
 
 

@@ -300,6 +300,12 @@ class EpsilonFixed(QSAPrepare):
         return np.asarray(np.sqrt(square + 1e-6))
 
 
+@fault("F24z", "An epsilon of zero is taken for the default.", "NRM-1", "keras-team/keras-hub#1472")
+class ZeroEpsilonIsDefault(QSAPrepare):
+    def root(self, square: Array) -> Array:
+        return np.asarray(np.sqrt(square + (self.epsilon or 1e-6)))
+
+
 @fault("F25", "There is no epsilon.", "NRM-1 NRM-2", "NVIDIA/apex#1295")
 class NoEpsilon(QSAPrepare):
     def root(self, square: Array) -> Array:
@@ -366,6 +372,22 @@ class WeightIgnored(QSAPrepare):
 class WeightUnsigned(QSAPrepare):
     def weight(self, call: Call) -> Array:
         return np.asarray(np.abs(super().weight(call)))
+
+
+@fault("F27r", "The weight is applied to the rotated elements only.", "NRM-1 ROT-2")
+class WeightOnRotatedOnly(QSAPrepare):
+    def weight(self, call: Call) -> Array:
+        weight = super().weight(call).copy()
+        if call.rotates:
+            weight[call.Dr :] = 1
+        return weight
+
+
+@fault("F27o", "With the rotation off the weight is not applied.", "NRM-1 OFF-1")
+class WeightNeedsRope(QSAPrepare):
+    def weight(self, call: Call) -> Array:
+        weight = super().weight(call)
+        return weight if call.rotates else np.ones_like(weight)
 
 
 @fault("F27t", "Behind the last whole group of eight elements the weight is taken as one.", "NRM-1")

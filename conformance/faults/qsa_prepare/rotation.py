@@ -276,6 +276,14 @@ class CarriedRowIgnored(QSAPrepare):
         return cos, sin
 
 
+@fault("F47g", "The first block of a sequence is rotated with a row of the call, also when it began before.", "ROT-4")
+class CarriedRowIgnoredInFirstBlock(CarriedRowIgnored):
+    def rope(self, call: Call, n: Array, b: Array) -> tuple[Array, Array]:
+        right, wrong = QSAPrepare.rope(self, call, n, b), super().rope(call, n, b)
+        first = (b == 0)[:, None]
+        return np.where(first, wrong[0], right[0]), np.where(first, wrong[1], right[1])
+
+
 @fault("F47l", "A call of one token rotates with that token's row, not with the carried one.", "ROT-4 STA-4")
 class OwnRowOfOneToken(CarriedRowIgnored):
     def rope(self, call: Call, n: Array, b: Array) -> tuple[Array, Array]:
@@ -373,6 +381,18 @@ class ZeroWithoutRope(QSAPrepare):
     def block_keys(self, call: Call, n: Array, b: Array) -> Array:
         out = super().block_keys(call, n, b)
         return out if call.rotates else np.zeros_like(out)
+
+
+@fault("F52m", "With the rotation off the keys are not normalized either.", "OFF-1 NRM-1")
+class NormNeedsRope(QSAPrepare):
+    def normalizes(self, call: Call) -> bool:
+        return super().normalizes(call) and call.rotates
+
+
+@fault("F52n", "With the normalization off the keys are not rotated either.", "OFF-2 ROT-1")
+class RopeNeedsNorm(QSAPrepare):
+    def block_keys(self, call: Call, n: Array, b: Array) -> Array:
+        return super().block_keys(call, n, b) if self.normalizes(call) else self.mean(self.members(call, n, b))
 
 
 # The carried row

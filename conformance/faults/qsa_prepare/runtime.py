@@ -133,6 +133,16 @@ class StuckAfterEmptyCall(QSAPrepare):
         return (n[:0], b[:0]) if self.stuck else (n, b)
 
 
+@fault("F82h", "From the 64th call of an instance on, waiting keys are not carried.", "PLG-3 STA-1", "kekzl/imp#2072")
+class StateRunsOut(QSAPrepare):
+    calls = 0
+
+    def raw_state(self, call: Call) -> Array:
+        self.calls += 1
+        out = super().raw_state(call)
+        return out if self.calls < 64 else np.zeros_like(out)
+
+
 @fault("F82w", "The weight of the first call is used in all calls.", "PLG-1 PLG-3", "openvinotoolkit/openvino#22549")
 class WeightOfFirstCall(QSAPrepare):
     kept: Array | None = None

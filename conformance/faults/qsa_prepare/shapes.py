@@ -225,6 +225,21 @@ class WideKeysCutOff(QSAPrepare):
         return out
 
 
+@fault("F74x", "Of a key wider than 256 elements the mean square is that of the first 256.", "NRM-1")
+class WideKeysSquaredInPart(QSAPrepare):
+    def mean_square(self, m: Array) -> Array:
+        return super().mean_square(m[:, :256])
+
+
+@fault("F74y", "At most 64 elements are rotated.", "ROT-1")
+class SixtyFourRotated(QSAPrepare):
+    def rotate(self, y: Array, cos: Array, sin: Array) -> Array:
+        out, half = super().rotate(y, cos, sin), cos.shape[1] // 2
+        for start in (0, half):
+            out[:, start + 32 : start + half] = y[:, start + 32 : start + half]
+        return out
+
+
 @fault("F74o", "A key of one element is taken as it is.", "NRM-1")
 class OneElementNotNormalized(QSAPrepare):
     def normalize(self, m: Array, weight: Array) -> Array:

@@ -120,3 +120,20 @@ class EightWaitingKeys(QSAPrepare):
         out = super().raw_state(call)
         out[:, 8:] = 0
         return out
+
+
+@fault("F10l", "The last of the r-1 rows is never written.", "STA-1 STA-4")
+class LastRowUnwritten(QSAPrepare):
+    def raw_state(self, call: Call) -> Array:
+        out = super().raw_state(call)
+        out[:, -1] = 0
+        return out
+
+
+@fault("F10v", "Raw keys are carried in groups of eight elements; a last group that is not full is lost.", "STA-1")
+class StateInWholeGroups(QSAPrepare):
+    def raw_state(self, call: Call) -> Array:
+        out = super().raw_state(call)
+        if call.Di > 8:
+            out[..., call.Di // 8 * 8 :] = 0
+        return out
