@@ -37,6 +37,7 @@ FAILURES_TRIED = 14  # failing cases that suspects are tried on
 PASSES_TRIED = 10  # passing cases that a suspect must pass as well
 IDLE = 300  # cases in a row that tell nothing more apart, after which the search for probes ends
 TELLING = 12  # cases by which a reading is told from its alternatives
+EXPLANATION = 20.0  # seconds that a run gives to explaining its failures
 SMALL = 3e4  # product of the dimensions up to which a case may serve as a probe
 ROUNDINGS = 4.0  # units in the last place that two implementations of one mistake may lie apart, besides the bounds
 
@@ -307,6 +308,28 @@ def diagnose(
     if not result.conclusive:
         result.stage = first_stage(lab, backend, info, failed)
     return result
+
+
+def explain(
+    library: Library,
+    backend: Backend,
+    info: BackendInfo,
+    failures: Sequence[Outcome],
+    *,
+    seconds: float = EXPLANATION,
+    advance: Callable[[str], None] = lambda title: None,
+) -> dict[str, str]:
+    """The best match for failures of a run, by case id; nothing where none is found in the time."""
+    known = {case.id: case for case in library.cases}
+    failing = [known[o.case] for o in failures if o.case in known and not o.lost]
+    failing = sorted(failing, key=_size)[:FAILURES_TRIED]
+    if not failing:
+        return {}
+    result = diagnose(library, backend, info, failing, seconds=seconds, advance=advance)
+    best = result.best
+    if best is None:
+        return dict.fromkeys(result.failing, f"first wrong in {result.stage}") if result.stage else {}
+    return dict.fromkeys(result.failing, best.text)
 
 
 def _rank(

@@ -19,7 +19,7 @@ from threading import Thread
 import msgspec
 
 from conformance import replay
-from conformance.backends.protocol import BackendInfo, Unsupported
+from conformance.backends.protocol import Backend, BackendInfo, Unsupported
 from conformance.case import Case
 from conformance.child import Child, Limits
 from conformance.engine import Outcome, in_company
@@ -55,6 +55,7 @@ class Running:
     info: BackendInfo
     environment: Mapping[str, str]
     outcomes: Iterator[Outcome]
+    backend: Backend | None = None  # where it is in this process
 
 
 @contextmanager
@@ -71,7 +72,8 @@ def running(plan: Plan, library: Library, isolation: Isolation) -> Iterator[Runn
             pool.close()
     else:
         backend, info = usable(plan.connect, isolation.limits)
-        yield Running(info, getattr(backend, "environment", {}), outcomes(plan, library, backend, info))
+        results = outcomes(plan, library, backend, info)
+        yield Running(info, getattr(backend, "environment", {}), results, backend)
 
 
 # What is said between the harness and a worker: a setup first, and then cases.

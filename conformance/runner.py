@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -120,12 +120,13 @@ def execute(
     *,
     more: Mapping[str, str] | None = None,
     on_result: Callable[[Outcome], None] | None = None,
-    diagnose: Callable[[Outcome], str] | None = None,
+    explain: Callable[[Sequence[Outcome]], Mapping[str, str]] | None = None,
     earlier: Log | None = None,
 ) -> Log:
     """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
 
-    `earlier` is what an interrupted run left in the same file; the results are those of the other cases of the plan.
+    `explain` says what failures look like, by case, once all have been run. `earlier` is
+    what an interrupted run left in the same file; the results are those of the other cases of the plan.
     """
     cases = {case.id: case for case in plan.cases}
     started = time.perf_counter()
@@ -140,12 +141,15 @@ def execute(
             for outcome in results:
                 case = cases[outcome.case]
                 record = CaseRecord(outcome.digest, summary(case, library.operation), case)
-                result = ResultRecord(outcome, diagnose(outcome) if diagnose else "")
+                result = ResultRecord(outcome)
                 writer.write(record)
                 writer.write(result)
                 case_records[case.id], result_records[case.id] = record, result
                 if on_result:
                     on_result(outcome)
+            for name, text in explain(_failures(result_records)).items() if explain else ():
+                result_records[name] = ResultRecord(result_records[name].outcome, text)
+                writer.write(result_records[name])
         except KeyboardInterrupt:
             pass
         done = [record.outcome for record in result_records.values()]
@@ -161,3 +165,7 @@ def execute(
             )
             writer.write(footer)
     return Log(str(path or ""), head, case_records, result_records, (), footer)
+
+
+def _failures(results: Mapping[str, ResultRecord]) -> list[Outcome]:
+    return [record.outcome for record in results.values() if record.outcome.status in ("fail", "error")]

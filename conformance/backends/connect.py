@@ -69,7 +69,7 @@ def connect(text: str, limits: Limits | None = None) -> Backend:
     if kind in ("fault", "variant"):
         from conformance.faults import catalogue
 
-        return catalogue.backend(kind, rest)
+        return catalogue.backend("fault" if kind == "fault" else "variant", rest)
     if kind == "py":
         return _python(rest, text)
     if kind == "cmd":

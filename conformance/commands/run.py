@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from conformance.commands.options import isolation_options, reading_options, sel
 from conformance.engine import Outcome
 from conformance.errors import BackendError, UsageError
 from conformance.expectations import find
-from conformance.isolation import Isolation, running
+from conformance.isolation import Isolation, Running, running
 from conformance.library import Library, load_library
 from conformance.reporting import table
 from conformance.reporting.log import Log, file_name
@@ -41,6 +42,7 @@ from conformance.selection import select
 @click.option("--resume", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="LOG",
               help="Finish an interrupted run; repeatable.")  # fmt: skip
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
+@click.option("--diagnosis/--no-diagnosis", default=True, help="Say which known mistake failures look like.")
 @click.option("--show", type=int, default=table.SHOWN_FAILURES, show_default=True, help="Failures to print.")
 def command(
     backends: tuple[str, ...],
@@ -55,6 +57,7 @@ def command(
     expectations: Path | None,
     resume: tuple[Path, ...],
     fail_fast: bool,
+    diagnosis: bool,
     show: int,
 ) -> int:
     """Run the library and print clauses by backends, then the failures.
@@ -84,7 +87,7 @@ def command(
     for (plan, path, earlier), entries in zip(tasks, known, strict=True):
         plan = replace(plan, expectations=entries)
         try:
-            logs.append(run_one(plan, library, path, isolation=isolation, earlier=earlier))
+            logs.append(run_one(plan, library, path, isolation=isolation, earlier=earlier, explain=diagnosis))
         except (BackendError, Unsupported) as error:
             unusable.append(f"{plan.connect}: {error}")
     show_logs(logs, library, show)
@@ -103,6 +106,7 @@ def run_one(
     *,
     isolation: Isolation | None = None,
     earlier: Log | None = None,
+    explain: bool = True,
 ) -> Log:
     """Run one backend with a progress bar on a terminal; of `earlier`, a log that was interrupted, only the rest."""
     rest = plan
@@ -118,8 +122,26 @@ def run_one(
             check_same(earlier, backend.info)
         results = _until_failure(plan, backend.outcomes) if "--fail-fast" in plan.filters else backend.outcomes
         return execute(
-            plan, library, backend.info, results, path, more=backend.environment, on_result=advance, earlier=earlier
+            plan,
+            library,
+            backend.info,
+            results,
+            path,
+            more=backend.environment,
+            on_result=advance,
+            explain=partial(explanations, library, plan, backend) if backend.backend and explain else None,
+            earlier=earlier,
         )
+
+
+def explanations(library: Library, plan: Plan, running: Running, failures: Sequence[Outcome]) -> Mapping[str, str]:
+    """What failing cases look like, by case id, as far as known mistakes explain them."""
+    if not failures or running.backend is None or plan.readings:
+        return {}
+    from conformance.diagnose import explain
+
+    with steps("looking for the mistake") as advance:
+        return explain(library, running.backend, running.info, failures, advance=advance)
 
 
 def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:
