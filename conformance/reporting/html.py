@@ -33,6 +33,7 @@ LARGEST = 490_000  # bytes that a page should stay below
 ROOM = ((120, 600, True), (60, 300, True), (30, 100, True), (30, 100, False), (10, 30, False))
 SIGNS = {"pass": "✓", "quality-warning": "≈", "fail": "✗", "error": "‼", "unsupported": "○", "not-run": "·"}
 LONGEST = 300  # characters of one fact of a case
+Described = Mapping[str, Mapping[str, str]]  # case id to its facts
 
 
 @cache
@@ -50,14 +51,18 @@ def templates() -> jinja2.Environment:
 def page(logs: Sequence[Log], operation: Operation) -> str:
     """The whole page over one or more logs. Fewer failures are drilled down into when it would grow too large."""
     text = ""
+    cases = {name: record.case for log in reversed(logs) for name, record in log.cases.items() if name in log.results}
+    described = {name: facts(case, operation) for name, case in cases.items()}
     for details, lines, apart in ROOM:
-        text = _page(logs, operation, details // len(logs), lines // len(logs), apart)
+        text = _page(logs, operation, described, details // len(logs), lines // len(logs), apart)
         if len(text.encode()) <= LARGEST:
             break
     return text
 
 
-def _page(logs: Sequence[Log], operation: Operation, details: int, lines: int, apart: bool) -> str:
+def _page(
+    logs: Sequence[Log], operation: Operation, described: Described, details: int, lines: int, apart: bool
+) -> str:
     columns = [
         column(index, log, title) for index, (log, title) in enumerate(zip(logs, table.titles(logs), strict=True))
     ]
@@ -74,7 +79,7 @@ def _page(logs: Sequence[Log], operation: Operation, details: int, lines: int, a
             unsupported=unsupported(columns),
             performance=performance(columns),
             environment=environment(columns),
-            topics=topics(columns, operation, {f.id for one in wrong for f in one.details}),
+            topics=topics(columns, described, {f.id for one in wrong for f in one.details}),
             apart=apart,
             signs=SIGNS,
             key=plots.key([c.title for c in columns]),
@@ -330,7 +335,7 @@ def expanded(case: Case, most: int = 2500) -> str:
     import yaml
 
     plain = {name: value for name, value in as_plain(case).items() if name not in ("id", "says", "kills")}
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None)
+    text = yaml.dump(plain, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None)
     return text if len(text) <= most else text[:most] + f"\n... {len(text) - most} characters more are in the log\n"
 
 
@@ -413,7 +418,7 @@ class Topic:
     number: int = field(default=0)
 
 
-def topics(columns: Sequence[Column], operation: Operation, detailed: Collection[str]) -> list[Topic]:
+def topics(columns: Sequence[Column], described: Described, detailed: Collection[str]) -> list[Topic]:
     """All cases that occur in a log, by topic and written case; `detailed` are the ids of the failures on the page."""
     records: dict[str, Case] = {}
     for c in columns:
@@ -426,7 +431,7 @@ def topics(columns: Sequence[Column], operation: Operation, detailed: Collection
     return [
         Topic(
             topic,
-            tuple(_written(name, cases, columns, operation, detailed) for name, cases in written.items()),
+            tuple(_written(name, cases, columns, described, detailed) for name, cases in written.items()),
             sum(map(len, written.values())),
         )
         for topic, written in groups.items()
@@ -434,13 +439,13 @@ def topics(columns: Sequence[Column], operation: Operation, detailed: Collection
 
 
 def _written(
-    name: str, cases: Sequence[Case], columns: Sequence[Column], operation: Operation, detailed: Collection[str]
+    name: str, cases: Sequence[Case], columns: Sequence[Column], described: Described, detailed: Collection[str]
 ) -> WrittenCase:
-    described = [facts(case, operation) for case in cases]
-    keys = dict.fromkeys(key for one in described for key in one)
-    common = [key for key in keys if len({one.get(key, "") for one in described}) == 1]
+    told = [described[case.id] for case in cases]
+    keys = dict.fromkeys(key for one in told for key in one)
+    common = [key for key in keys if len({one.get(key, "") for one in told}) == 1]
     instances = []
-    for case, one in zip(cases, described, strict=True):
+    for case, one in zip(cases, told, strict=True):
         apart = {key: text for key, text in one.items() if key not in common}
         instances.append(_instance(case, apart, columns, detailed))
     held = [sign for instance in instances for sign, _ in instance.signs if sign]
@@ -452,7 +457,7 @@ def _written(
         first.clauses,
         first.level,
         first.place.removeprefix("cases/").partition("/")[2],
-        " ".join(described[0].get(key, "") for key in common if described[0].get(key)),
+        " ".join(told[0][key] for key in common if told[0].get(key)),
         tuple(instances),
         f"✓ {len(cases)}" if passed == len(held) else f"{passed} of {len(held)} ✓",
         passed == len(held),
@@ -479,7 +484,9 @@ def _sign(column: Column, case: str, detailed: Collection[str]) -> tuple[str, st
 
 def facts(case: Case, operation: Operation) -> dict[str, str]:
     """Everything that decides what is run, as short texts by kind, in the contract's symbols."""
-    found = {name: f"{name}={value:g}" for name, value in operation.scalars(case.attributes, case.dims).items()}
+    known = operation.attributes
+    scalars = {known[name].symbol if name in known else name: value for name, value in case.attributes.items()}
+    found = {name: f"{name}={value:g}" for name, value in (scalars | case.dims).items()}
     found["element_type"], found["length_type"] = case.element_type, case.length_type
     for name in ("past", "pad"):
         if any(getattr(case, name)):
@@ -515,8 +522,16 @@ def _streams(case: Case, most: int) -> str:
 def _flow(value: Any) -> str:
     import yaml
 
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    text = yaml.dump(value, Dumper=_dumper(), default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
     return _cut(text.removesuffix("...\n").strip(), LONGEST)
+
+
+@cache
+def _dumper() -> Any:
+    """The dumper in C where PyYAML has it: a page dumps thousands of values."""
+    import yaml
+
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def _cut(text: str, most: int) -> str:

@@ -85,15 +85,20 @@ def expectation_lines(log: Log) -> Iterator[str]:
     assessment = log.assessment
     if assessment is None:
         return
-    failing = f"{len(assessment.expected)} failures were expected by {assessment.file}"
+    known = len(assessment.expected)
     if assessment.as_expected:
-        yield f"As expected: {failing}."
+        yield f"As expected: all failures ({known}) are in {assessment.file}."
         return
-    yield f"Not as expected: {failing}; {len(assessment.surprises)} surprises."
-    for surprise in assessment.surprises[:SHOWN_FAILURES]:
+    # Unexpected failures stand among the failures.
+    others = [surprise for surprise in assessment.surprises if surprise.kind != "unexpected failure"]
+    yield (
+        f"Not as expected: of the failures {known} are in {assessment.file}, "
+        f"{len(assessment.surprises) - len(others)} are not."
+    )
+    for surprise in others[:SHOWN_FAILURES]:
         yield f"{surprise.kind}: {surprise.case + ', ' if surprise.case else ''}{surprise.says}"
-    if len(assessment.surprises) > SHOWN_FAILURES:
-        yield f"... and {len(assessment.surprises) - SHOWN_FAILURES} more; all of them are in the log"
+    if len(others) > SHOWN_FAILURES:
+        yield f"... and {len(others) - SHOWN_FAILURES} more; all of them are in the log"
 
 
 def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
