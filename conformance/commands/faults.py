@@ -26,6 +26,7 @@ SHOWN = 12
 @click.option("--fast", is_flag=True, help="Stop at the first case that kills a fault.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes.  [default: the CPUs]")
 @click.option("--list", "listing", is_flag=True, help="List the catalogue and run nothing.")
+@click.option("--probes", is_flag=True, help="Work out the fewest cases that tell all mistakes apart, and keep them.")
 @click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
 def command(expression: str, form: str, fast: bool, jobs: int | None, listing: bool, show: int) -> int:
     """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
@@ -36,6 +37,8 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
     from conformance.faults import matrix
     from conformance.library import load_library
 
+    if probes:
+        return work_out()
     entries = chosen(expression)
     if listing:
         click.echo(catalogue_json(entries) if form == "json" else catalogue_table(entries))
@@ -52,6 +55,19 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
         click.echo(table(found, show))
         click.echo(f"\n{summary(found, seconds)}")
     return 0 if found.good else 1
+
+
+def work_out() -> int:
+    """The discriminating set for `diagnose`, worked out again."""
+    from conformance.commands.run import steps
+    from conformance.diagnose import probes_path, work_out_probes
+    from conformance.library import load_library
+
+    library = load_library()
+    with steps("finding probes") as advance:
+        found = work_out_probes(library, advance)
+    click.echo(f"{len(found.cases)} cases in {probes_path(library.operation)}")
+    return 0
 
 
 def chosen(expression: str) -> list[Entry]:

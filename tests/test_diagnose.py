@@ -1,0 +1,138 @@
+"""Diagnosis, blind: only a backend is given, and the mistake that was planted in it must come first."""
+
+from __future__ import annotations
+
+import fakes
+import numpy as np
+import pytest
+
+from conformance import diagnose as d
+from conformance.engine import Engine
+from conformance.faults import catalogue, suspicion
+from conformance.runner import usable
+
+EVERY = 9  # of the catalogue's faults, one in so many is diagnosed here; all of them by the bench
+
+
+@pytest.fixture(scope="module")
+def lab(library):
+    return d.Lab(library.operation)
+
+
+@pytest.fixture(scope="module")
+def probes(library):
+    return d.probes(library)
+
+
+def diagnosed(library, lab, probes, backend, **kwargs):
+    return d.diagnose(library, backend, backend.describe(), probes, seconds=300, lab=lab, **kwargs)
+
+
+def comes_first(result, entry):
+    """The fault itself, the reading that it stands for, or one that does the same on every probe."""
+    best = result.best
+    if best is None:
+        return False
+    names = {m.suspect.name for m in result.matches if (m.failures, m.passes) == (best.failures, best.passes)}
+    return entry.id in names or bool(entry.reading and f"reading {entry.reading}" in names)
+
+
+def test_probes_were_worked_out_from_this_library_and_catalogue(library):
+    kept = d.stored(library)
+    assert {case.id for case in library.cases} >= set(kept.cases)
+    assert kept.library == library.digest, "the library changed: qsa-conformance faults --probes"
+    assert kept.catalogue == suspicion.digest(), "the catalogue changed: qsa-conformance faults --probes"
+
+
+def test_planted_faults_come_first(library, lab, probes):
+    faults = catalogue.faults(library.operation.operation)[::EVERY]
+    missed = []
+    for entry in faults:
+        result = diagnosed(library, lab, probes, catalogue.backend_of(entry))
+        if not comes_first(result, entry):
+            missed.append((entry.id, len(result.failing), [m.text for m in result.matches[:2]]))
+    assert len(faults) >= 25
+    assert len(missed) <= len(faults) // 20, missed
+
+
+@pytest.mark.parametrize("name", ["round-every-step", "float64", "newton-root", "rest-garbage", "flush-subnormals"])
+def test_conforming_variants_have_no_fault(library, lab, probes, name):
+    assert diagnosed(library, lab, probes, catalogue.backend("variant", name)).failing == []
+
+
+@pytest.mark.parametrize(
+    ("reading", "choice"),
+    [("alignment", "right"), ("empty_weight", "unit"), ("rows", "bound"), ("rope_width", "half"), ("pairing", "interleaved")],
+)
+def test_another_reading_is_told_and_named(library, lab, probes, reading, choice):
+    backend = suspicion.backend(library.operation.operation, None, {reading: choice})
+    result = diagnosed(library, lab, probes, backend)
+    assert result.best.suspect.name == f"reading {reading}={choice}"
+    followed = d.followed_readings(library.operation, backend, backend.describe(), d.small_cases(library))
+    assert followed.pop(reading) == choice
+    defaults = {r.name: r.default for r in library.operation.readings}
+    assert {k: v for k, v in followed.items() if k != "unused"} == {k: defaults[k] for k in followed if k != "unused"}
+
+
+def test_a_fault_under_another_reading_is_named_as_a_pair(library, lab, probes):
+    entry = catalogue.find("fault", "F23")
+    backend = suspicion.backend(library.operation.operation, entry, {"pairing": "interleaved"})
+    result = diagnosed(library, lab, probes, backend)
+    assert result.conclusive
+    assert result.best.suspect.name == "F23 with reading pairing=interleaved"
+
+
+class Fifth(fakes.Honest):
+    """Keys are a fifth of what they are, in a way no known mistake has."""
+
+    where = "keys"
+
+    class session(fakes.Honest.session):  # noqa: N801
+        def answer(self, inputs):
+            outputs = self.inner.run(inputs)
+            keys = outputs["block_index_keys"]
+            new = keys.astype(np.float64)
+            past = inputs["past_block_index_keys"].shape[1]
+            if inputs["k_norm_weight"].size:
+                new[:, past:] = np.sin(new[:, past:])
+            outputs["block_index_keys"] = new.astype(keys.dtype)
+            return outputs
+
+
+class LostState(fakes.Honest):
+    """Returns the negative of the open block's raw keys."""
+
+    class session(fakes.Honest.session):  # noqa: N801
+        def answer(self, inputs):
+            outputs = self.inner.run(inputs)
+            outputs["present_incomplete_raw_keys"] = -outputs["present_incomplete_raw_keys"]
+            return outputs
+
+
+@pytest.mark.parametrize(("fake", "stage"), [(Fifth, "normalization"), (LostState, "carried state")])
+def test_without_a_match_the_first_stage_that_diverges_is_named(library, lab, probes, fake, stage):
+    result = diagnosed(library, lab, probes, fake())
+    assert not result.conclusive
+    assert result.stage == stage
+
+
+def test_failures_of_a_run_are_explained(library):
+    backend, info = usable("fault:F26")
+    engine = Engine(library.operation, backend, info=info)
+    failures = [o for o in map(engine.run, d.small_cases(library)[:60]) if o.status == "fail"]
+    texts = d.explain(library, backend, info, failures)
+    assert texts
+    assert all(text.startswith("F26 on ") for text in texts.values())
+
+
+def test_the_search_for_probes_tells_suspects_apart_with_few_cases(library, monkeypatch):
+    """On a small catalogue: each suspect fails a probe, any two of them differ in one, and no probe is idle."""
+    names = ["F23", "F24", "F26", "F40", "F41", "F45", "F01"]
+    few = [d.Suspect(catalogue.find("fault", name)) for name in names]
+    monkeypatch.setattr(d, "suspects", lambda operation: few)
+    found = d.discriminating(library)
+    lab = d.Lab(library.operation)
+    marks = {s.name: tuple(d.fingerprint(lab.of(s, case)) for case in found) for s in [d.Suspect(), *few]}
+    assert len(set(marks.values())) == len(few) + 1
+    for i in range(len(found)):
+        assert len({m[:i] + m[i + 1 :] for m in marks.values()}) < len(marks)
