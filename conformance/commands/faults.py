@@ -28,7 +28,7 @@ SHOWN = 12
 @click.option("--list", "listing", is_flag=True, help="List the catalogue and run nothing.")
 @click.option("--probes", is_flag=True, help="Work out the fewest cases that tell all mistakes apart, and keep them.")
 @click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
-def command(expression: str, form: str, fast: bool, jobs: int | None, listing: bool, show: int) -> int:
+def command(expression: str, form: str, fast: bool, jobs: int | None, listing: bool, probes: bool, show: int) -> int:
     """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
 
     Exit code 1 when a fault survives, a variant is failed, or a case does not kill what it says it kills. Without
