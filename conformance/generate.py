@@ -197,6 +197,7 @@ class Generator:
             if any(operation.port[port].feature not in configuration.disabled for port in filling.ports):
                 data |= filling.data(below(len(filling.aims)))
         one = len(set(total)) == 1 and below(2) == 1
+        kind = below(len(LENGTH_TYPES) * len(POISONS))
         return Case(
             id="",
             says="Drawn by the generator.",
@@ -208,11 +209,11 @@ class Generator:
             pad=tuple(pad),
             length_shape="one" if one else "each",
             element_type=configuration.element_type,
-            length_type=LENGTH_TYPES[::-1][below(len(LENGTH_TYPES))],
+            length_type=LENGTH_TYPES[::-1][kind % len(LENGTH_TYPES)],
             disabled=configuration.disabled,
-            seed=zlib.crc32(f"{self.salt}/{below(100)}/{below(100)}".encode()),
+            seed=zlib.crc32(f"{self.salt}/{below(WIDEST + 1)}".encode()),
             data=data,
-            poison=POISONS[below(len(POISONS))],
+            poison=POISONS[kind // len(LENGTH_TYPES)],
             streams=_streams(below, L),
             relations=self._relations,
             audits=(AUDITS[below(len(AUDITS))],) if below(AUDITED) == AUDITED - 1 else (),

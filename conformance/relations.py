@@ -90,10 +90,12 @@ class Scene:
     whole: Inputs
     single: Answer
     free: bool = False
+    name: str = ""  # of the relation that is being checked
+    random: random.Random | None = None
 
     def begin(self, relation: Relation) -> None:
         """Numbers that a relation draws depend on the case and on its own name only."""
-        self.random = random.Random(self.case.seed ^ zlib.crc32(relation.name.encode()))
+        self.name, self.random = relation.name, None
         self.run.where = f"relation {relation.name}"
 
     def applies(self, relation: Relation) -> None:
@@ -109,6 +111,8 @@ class Scene:
 
     def below(self, count: int) -> int:
         """A drawn whole number from 0 to count - 1."""
+        if self.random is None:
+            self.random = random.Random(self.case.seed ^ zlib.crc32(self.name.encode()))
         # random() alone is promised to stay the same across Python versions.
         return int(self.random.random() * count)
 
@@ -356,7 +360,7 @@ def permuted(scene: Scene, relation: Relation) -> None:
         raise Inapplicable("there are not two sequences")
     order = list(range(scene.N))
     while order == sorted(order):
-        order.sort(key=lambda n: scene.random.random())
+        order.sort(key=lambda n: scene.below(1 << 30))
     scene.run.where += f", order {','.join(map(str, order))}"
     _rearranged(scene, relation, order)
 

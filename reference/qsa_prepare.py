@@ -126,7 +126,8 @@ class QSAPrepare:
 
     def key_lengths(self, call: Call) -> Array:
         """LEN-2, LEN-4: S as int64 [N], from a key_length of shape [N] or [1]."""
-        return np.broadcast_to(call.key_length.astype(np.int64), (call.N,))
+        S = call.key_length.astype(np.int64)
+        return S if len(S) == call.N else np.repeat(S, call.N)
 
     def new_blocks(self, call: Call) -> tuple[Array, Array]:
         """BLK-2, BLK-4: sequence and block number, each [K], of the blocks that this call completes."""
@@ -145,7 +146,7 @@ class QSAPrepare:
             keys = np.zeros((*t.shape, call.Di), dtype=call.dtype)
         waits = t < lengths.past[n]
         if waits.any():
-            n, t = (np.broadcast_to(x, waits.shape)[waits] for x in (n, t))
+            n, t = (n + np.zeros_like(t))[waits], t[waits]
             keys[waits] = call.past_incomplete_raw_keys[n, self.waiting_row(call, n, t)]
         return keys
 
