@@ -6,14 +6,14 @@ Everything is written to the log as it happens. An example counts once, however 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from conformance.backends.protocol import BackendInfo
+from conformance.backends.protocol import Backend, BackendInfo
 from conformance.case import Case, summary
 from conformance.engine import Engine, Outcome
 from conformance.fuzz import FAILED, ROUND, Example, Findings, Source, all_rounds, play, rounds
@@ -76,6 +76,7 @@ class Ledger:
         self.cases: dict[str, CaseRecord] = {}
         self.results: dict[str, ResultRecord] = {}  # by key
         self.started = time.perf_counter()
+        self.ended: float | None = None
 
     def begin(self, key: str, case: Case) -> None:
         """An example is about to run. It is in the log before it can do harm."""
@@ -98,6 +99,14 @@ class Ledger:
             self.watch(self)
         return self.over
 
+    def explain(self, explanations: Mapping[str, str]) -> None:
+        """Note what failures look like, by case."""
+        for key, result in self.results.items():
+            text = explanations.get(result.outcome.case)
+            if text and result.outcome.status in FAILED:
+                self.results[key] = ResultRecord(result.outcome, text, key)
+                self.writer.write(self.results[key])
+
     @property
     def over(self) -> bool:
         """Whether there is a failure and that is enough, or the time is up."""
@@ -107,7 +116,11 @@ class Ledger:
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.started
+        return (self.ended or time.perf_counter()) - self.started
+
+    def stop(self) -> None:
+        """Nothing is run any more."""
+        self.ended = self.ended or time.perf_counter()
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -132,13 +145,14 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Stage:
-    """A backend at work, in this process or in a worker."""
+    """A backend at work, in this process or in a worker; `backend` is there in the first case only."""
 
     info: BackendInfo
     environment: dict[str, str]
     operation: Operation
     readings: dict[str, str]
     run: Callable[[Case], Outcome]
+    backend: Backend | None = None
 
     def play(
         self, seed: int, order: Order, done: Callable[[Example], bool], begin: Callable[[str, Case], None]
@@ -171,7 +185,7 @@ def stage(setup: Setup, *, isolate: bool = False) -> Iterator[Stage]:
     engine = Engine(setup.operation, backend, setup.readings, info)
     try:
         environment = dict(getattr(backend, "environment", {}))
-        yield Stage(info, environment, setup.operation, setup.readings, lambda case: run_case(engine, case))
+        yield Stage(info, environment, setup.operation, setup.readings, lambda case: run_case(engine, case), backend)
     finally:
         engine.close()
         getattr(backend, "close", bool)()

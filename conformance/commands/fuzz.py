@@ -6,8 +6,9 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,14 @@ import click
 from conformance.commands.options import isolation_options, reading_options
 
 if TYPE_CHECKING:
+    from conformance.backends.protocol import Backend, BackendInfo
     from conformance.campaign import Campaign, Ledger
     from conformance.isolation import Isolation
+    from conformance.library import Library
+    from conformance.operation import Operation
     from conformance.reporting.log import Header
 
+EXPLANATION = 10.0  # seconds given to explaining what was found
 EXAMPLES = 1000  # when neither a number nor a time is given
 LOGS_KEPT = 12  # in the user's cache, of campaigns without a folder of their own
 
@@ -100,29 +105,41 @@ def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | No
 
     library = load_library()
     path = log_path(folder or cache(), campaign, file_name(campaign.connect))
-    with performing(campaign, library.operation, scheduler) as (info, environment, conduct):
-        head = header(campaign, library, info, environment)
+    with performing(campaign, library.operation, scheduler) as (performer, conduct):
+        head = header(campaign, library, performer)
         with LogWriter(path) as writer, progress(campaign) as watch, interrupted_by_termination():
             writer.write(head)
             store = Saved(saved) if saved else None
             ledger = Ledger(campaign, library.operation, writer, store, watch)
             try:
                 conduct(ledger)
+                ledger.stop()
+                ledger.explain(explanations(library, campaign, performer, ledger))
                 ledger.close()
                 finished = True
             except KeyboardInterrupt:
                 finished = False
+            ledger.stop()
     show(ledger, head, path, finished=finished)
     if ledger.findings:
         return 1
     return 0 if finished else 4
 
 
+@dataclass(frozen=True)
+class Performer:
+    """Who plays the rounds: the backend's description and environment, and the backend when it is in this process."""
+
+    info: BackendInfo
+    environment: Mapping[str, str]
+    backend: Backend | None = None
+
+
 @contextmanager
 def performing(
-    campaign: Campaign, operation: Any, scheduler: str
-) -> Iterator[tuple[Any, Any, Callable[[Ledger], None]]]:
-    """The backend made ready: who it is, its environment, and the function that conducts the campaign."""
+    campaign: Campaign, operation: Operation, scheduler: str
+) -> Iterator[tuple[Performer, Callable[[Ledger], None]]]:
+    """The backend made ready here, in a crew of processes or on a cluster, and the function that conducts there."""
     from conformance.isolation import Setup
 
     setup = Setup(campaign.connect, campaign.readings, operation, campaign.isolation.limits)
@@ -131,7 +148,8 @@ def performing(
 
         cluster = Cluster(scheduler, setup)
         try:
-            yield cluster.ready.info, cluster.ready.environment, lambda ledger: cluster.conduct(campaign, ledger)
+            ready = cluster.ready
+            yield Performer(ready.info, ready.environment), lambda ledger: cluster.conduct(campaign, ledger)
         finally:
             cluster.close()
     elif campaign.isolation.jobs > 1:
@@ -139,17 +157,31 @@ def performing(
 
         crew = Crew(campaign, setup)
         try:
-            yield crew.info, crew.environment, crew.conduct
+            yield Performer(crew.info, crew.environment), crew.conduct
         finally:
             crew.close()
     else:
         from conformance.campaign import conduct, stage
 
         with stage(setup, isolate=campaign.isolation.isolate) as here:
-            yield here.info, here.environment, lambda ledger: conduct(campaign, here, ledger)
+            performer = Performer(here.info, here.environment, here.backend)
+            yield performer, lambda ledger: conduct(campaign, here, ledger)
 
 
-def header(campaign: Campaign, library: Any, info: Any, environment: Any) -> Header:
+def explanations(library: Library, campaign: Campaign, performer: Performer, ledger: Ledger) -> Mapping[str, str]:
+    """What the smallest failures of every kind look like, by case, as far as a known mistake explains them."""
+    failing = [finding.example.case for finding in ledger.findings if not finding.example.outcome.lost]
+    if not failing or performer.backend is None or campaign.readings:
+        return {}
+    from conformance.commands.run import steps
+    from conformance.diagnose import diagnose
+
+    with steps("looking for the mistake") as advance:
+        result = diagnose(library, performer.backend, performer.info, failing, seconds=EXPLANATION, advance=advance)
+    return dict.fromkeys(result.failing, result.best.text) if result.best else {}
+
+
+def header(campaign: Campaign, library: Library, performer: Performer) -> Header:
     """The first line of the log."""
     import msgspec
 
@@ -160,7 +192,7 @@ def header(campaign: Campaign, library: Any, info: Any, environment: Any) -> Hea
         campaign.connect, (), complete=False, filters={"fuzz": "yes", **budget}, readings=campaign.readings
     )
     shard = "{}/{}".format(*campaign.shard) if campaign.shard[1] > 1 else ""
-    head = runner.header(plan, library, info, more=environment, seed=campaign.seed, shard=shard)
+    head = runner.header(plan, library, performer.info, more=performer.environment, seed=campaign.seed, shard=shard)
     return msgspec.structs.replace(head, cases=campaign.planned)
 
 
@@ -210,7 +242,11 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         click.echo("interrupted; what was run is in the log")
     for finding in ledger.findings:
         click.echo("\n" + describe(finding, ledger.operation))
-        click.echo(f"    {reproduce(str(path), finding.example.case.id)}")
+        looks = ledger.results[finding.example.key].diagnosis
+        if looks:
+            click.echo(f"    looks like: {looks}")
+        command = reproduce(str(path), finding.example.case.id)
+        click.echo(f"    {command}\n    {command.replace(' repro ', ' shrink ', 1)}")
     if not ledger.findings and finished:
         click.echo("nothing failed")
     again = f"qsa-conformance fuzz -b {shlex.quote(campaign.connect)} --seed {campaign.seed}"
@@ -218,6 +254,8 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         again += f" --examples {campaign.examples}"
     if head.shard:
         again += f" --shard {head.shard}"
+    if campaign.keep_going:
+        again += " --keep-going"
     click.echo(f"\nlog: {path}\nagain: {again}")
 
 
