@@ -82,7 +82,7 @@ def chosen(expression: str) -> list[Entry]:
     test = matcher(expression)
     some = [entry for entry in everything if test(f"{entry.connect} {entry.topic}")]
     if not some:
-        hint = nearest(expression, [entry.id for entry in everything])
+        hint = nearest(expression.rpartition(":")[2], [entry.id for entry in everything])
         raise UsageError(f"no fault or variant matches '{expression}'{hint}; see: qsa-conformance faults --list")
     return some
 

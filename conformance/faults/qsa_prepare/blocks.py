@@ -62,12 +62,7 @@ class RingOverwritten(QSAPrepare):
         return super().raw_keys(call, n, last - (last - t) % self.r)
 
 
-@fault(
-    "F06",
-    "The waiting keys are read from the end of their rows.",
-    "BLK-3 STA-3",
-    reading="alignment=right",
-)
+@fault("F06", "The waiting keys are read from the end of their rows, but carried at the start.", "BLK-3 STA-3")
 class WaitingReadFromTheEnd(QSAPrepare):
     def waiting_row(self, call: Call, n: Array, t: Array) -> Array:
         return super().waiting_row(call, n, t) + self.r - 1 - call.lengths.q[n]

@@ -76,7 +76,8 @@ class PlantedSession:
         self.config, self.admission, self.op = config, admission, op
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self.op.run(self.admission.call(self.config, inputs))
+        with np.errstate(all="ignore"):
+            return self.op.run(self.admission.call(self.config, inputs))
 
     def close(self) -> None:
         return None

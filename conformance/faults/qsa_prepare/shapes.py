@@ -144,7 +144,7 @@ class StateOfFullBlock(QSAPrepare):
         return np.concatenate((out, np.zeros((call.N, 1, call.Di), dtype=call.dtype)), axis=1)
 
 
-@fault("F72r", "The carried rope is half as wide: one number a pair.", "STA-2", reading="rope_width=half")
+@fault("F72r", "The carried rope is half as wide: one number a pair.", "STA-2")
 class HalfWideRopeState(QSAPrepare):
     def rope_state(self, call: Call) -> Array:
         out = super().rope_state(call)
