@@ -207,7 +207,7 @@ class SineFromCosine(QSAPrepare):
         return super().rotate(y, cos, np.sqrt(np.abs(1 - cos**2)))
 
 
-@fault("F51", "The rotation is skipped.", "ROT-1", "ml-explore/mlx-lm#1189")
+@fault("F52r", "The rotation is skipped.", "ROT-1", "ml-explore/mlx-lm#1189")
 class NotRotated(QSAPrepare):
     def rotate(self, y: Array, cos: Array, sin: Array) -> Array:
         return y
