@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "Render logs as table, Markdown, HTML, JUnit XML or badge."),
     "compare": ("compare", "What changed from one log to another; fails when something newly fails."),
     "faults": ("faults", "Which case kills which planted fault; survivors and false alarms make it fail."),
+    "perf": ("perf", "Time conformant backends side by side: latency, bandwidth, growth."),
     "fuzz": ("fuzz", "Run generated examples with all relations, until something fails."),
     "shrink": ("shrink", "Make a failing case of a log as small and plain as it can be."),
     "repro": ("repro", "Write a script that shows a failure of a log; it needs NumPy only."),

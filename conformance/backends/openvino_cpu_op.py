@@ -26,6 +26,7 @@ from conformance.backends.openvino_runtime import OUTPUTS, PRECISION, URL, Devic
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
 
 if TYPE_CHECKING:
+    from conformance.backends.native_timing import Part
     from conformance.backends.protocol import Array
 
 RANKS = {
@@ -97,6 +98,12 @@ class OpenVINOCpuOp:
             factory.add_extension(library)
             self._factory = factory
         return CpuOpSession(self, config)
+
+    def timing_targets(self, threads: int) -> tuple[Part, ...]:
+        """What `perf` times next to this backend: the kernel alone, and an operation that computes nothing."""
+        from conformance.backends.native_timing import parts
+
+        return parts(OpenVINOCpuOp(threads, "EmptyOp").prepare, threads)
 
     def model(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> openvino.Model:
         """A model of the one operation. Ports whose last dimension is zero are empty constants (OFF-3).

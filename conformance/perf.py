@@ -1,0 +1,489 @@
+"""Times of conformant backends, taken side by side: what they are, how sure that is, and when it cannot be told.
+
+All that is compared is run in turn, one sample each, over and over (copy A B, copy A B, ...), so that a machine that
+becomes slower does so for all of them. What the machine can do is measured in the same turns: a plain copy of the
+call's largest input, by as many threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from conformance import workloads
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported
+from conformance.case import Case
+from conformance.errors import UsageError
+from conformance.library import Library
+from conformance.operation import Operation
+from conformance.reporting.log import Log, PerfRecord
+from conformance.reporting.plots import duration
+from conformance.reporting.table import verdict_of
+from conformance.runner import Plan, execute, outcomes, usable
+from conformance.samples import growth, interquartile, mann_whitney, median_interval
+from conformance.selection import select
+from conformance.workloads import Workload
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Inputs = Mapping[str, Array]
+Call = Callable[[], object]
+Clock = Callable[[], float]
+
+SAMPLE = 1e-3  # seconds that one sample takes at least: shorter calls are repeated within it
+MOST_REPEATS = 10_000
+LEAST_ROUNDS = 8  # fewer samples have no 99 % interval of their median
+FEW_ROUNDS = 3  # made in any case; the others only within OVERTIME times the budget
+MOST_ROUNDS = 2_000
+OVERTIME = 4
+SIGNIFICANT = 0.01  # p below which two backends are said to differ
+NOISE = 0.25  # interquartile range over median beyond which a number is not told
+DRIFT = 0.20  # change of the copy's speed from the first third of the rounds to the last, likewise
+LEAST_COPY = 1 << 20  # bytes; the time of a smaller copy is mostly that of starting it
+SHARE_OF_THREAD = 1 << 20  # bytes; a copy gives no thread less than that
+
+
+class Refused(Exception):  # noqa: N818  an answer: the backend is not timed
+    """A backend that is not conformant."""
+
+
+# Who may be timed
+
+
+def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) -> Log:
+    """The log by which a backend is conformant: one of `logs`, else a quick run of the library in this process.
+
+    Raises `Refused` when it is not, `BackendError` and `Unsupported` as connecting does, `UsageError` for a log that
+    is of another library or not complete.
+    """
+    given = next((log for log in logs if log.header.backend.connect == connect), None)
+    if given:
+        if given.header.library != library.digest or given.header.readings:
+            what = "under switched readings" if given.header.readings else "with another library"
+            raise UsageError(f"{given.path} is of a run {what}; run `qsa-conformance run -b {connect}` again")
+        verdict = verdict_of(given)
+        if verdict == "INCOMPLETE":
+            raise UsageError(f"{given.path} is not of a complete run; it cannot tell that {connect} is conformant")
+        if verdict != "CONFORMANT":
+            raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
+        return given
+    backend, info = usable(connect)
+    plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"})
+    log = execute(plan, library, info, outcomes(plan, library, backend, info))
+    if verdict_of(log) == "NOT CONFORMANT":
+        wrong = [o for o in log.outcomes if o.status in ("fail", "error")]
+        first = f"{wrong[0].case}, {wrong[0].clause}: {wrong[0].reason}" if wrong else "it passes no case"
+        raise Refused(f"{connect} is not timed: it is not conformant ({len(wrong)} cases of a quick run fail; {first})")
+    if log.footer is None:
+        raise KeyboardInterrupt
+    return log
+
+
+# What is timed
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A backend, or a part of one that it offers for timing."""
+
+    name: str
+    connect: str
+    prepare: Callable[[OperationConfig], Session]
+    info: BackendInfo
+    part: bool = False
+    moves: bool = True  # whether it moves the bytes that the operation must move
+
+
+def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, list[Contender]]]:
+    """Every backend with its parts: those it returns from `timing_targets(threads)`, where it has that method.
+
+    A part has `name`, `prepare` as a backend has it, and `moves`: whether it moves what the operation must move. Its
+    sessions may have `bind(inputs)`, which makes a call ready to be timed.
+    """
+    found = []
+    for connect in connects:
+        backend, info = usable(connect)
+        all_of = [Contender(connect, connect, backend.prepare, info)]
+        offered = getattr(backend, "timing_targets", None)
+        for part in offered(threads) if offered else ():
+            all_of.append(
+                Contender(f"{connect}, {part.name}", connect, part.prepare, info, part=True, moves=part.moves)
+            )
+        found.append((backend, all_of))
+    return found
+
+
+def config_of(case: Case) -> OperationConfig:
+    """The configuration a workload is prepared with."""
+    return OperationConfig(
+        case.operation, dict(case.attributes), case.element_type, case.length_type, frozenset(case.disabled)
+    )
+
+
+def call_of(session: Session, calls: Sequence[Inputs], operation: Operation) -> Call:
+    """What is timed: one call, or a stream's calls one after the other, each with the outputs of the one before."""
+    bind = getattr(session, "bind", None)
+    if len(calls) == 1:
+        bound: Call = bind(calls[0]) if bind else lambda: session.run(calls[0])
+        return bound
+
+    def stream() -> object:
+        outputs: Mapping[str, Array] = {}
+        for inputs in calls:
+            carried = {port: outputs[name] for port, name in operation.carried.items()} if outputs else {}
+            outputs = session.run({**inputs, **carried})
+        return outputs
+
+    return stream
+
+
+class Copier:
+    """A plain copy of an array by a number of threads, each its share."""
+
+    def __init__(self, source: Array, threads: int) -> None:
+        flat = source.reshape(-1).view(np.uint8)
+        self.bytes = 2 * flat.nbytes  # read and written
+        count = max(1, min(threads, flat.nbytes // SHARE_OF_THREAD))
+        edges = [flat.nbytes * i // count for i in range(count + 1)]
+        target = np.zeros_like(flat)
+        self._parts = [(target[a:b], flat[a:b]) for a, b in itertools.pairwise(edges)]
+        self._pool = ThreadPoolExecutor(count - 1) if count > 1 else None
+
+    def __call__(self) -> None:
+        waiting = [self._pool.submit(np.copyto, *part) for part in self._parts[1:]] if self._pool else []
+        np.copyto(*self._parts[0])
+        for one in waiting:
+            one.result()
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown()
+
+
+# Timing
+
+
+def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.perf_counter) -> list[list[float]]:
+    """Seconds of a call of every target, one sample a round, the targets in turn.
+
+    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. There are at
+    least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
+    """
+    repeats = [_repeats(target, clock) for target in targets]
+    samples: list[list[float]] = [[] for _ in targets]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        begin, rounds = clock(), 0
+        while rounds < MOST_ROUNDS:
+            spent = clock() - begin
+            if rounds >= LEAST_ROUNDS and spent >= seconds:
+                break
+            if rounds >= FEW_ROUNDS and spent >= seconds * OVERTIME:
+                break
+            for target, count, times in zip(targets, repeats, samples, strict=True):
+                start = clock()
+                for _ in range(count):
+                    target()
+                times.append((clock() - start) / count)
+            rounds += 1
+    finally:
+        if collecting:
+            gc.enable()
+    return samples
+
+
+def _repeats(target: Call, clock: Clock) -> int:
+    target()
+    count = 1
+    while count < MOST_REPEATS:
+        start = clock()
+        for _ in range(count):
+            target()
+        spent = clock() - start
+        if spent >= SAMPLE / 2:
+            return max(1, min(MOST_REPEATS, math.ceil(count * SAMPLE / spent)))
+        count *= 4
+    return MOST_REPEATS
+
+
+def peak_of(call: Call) -> int | None:
+    """Bytes of resident memory at their highest during a call, above what the process held; None where unknown.
+
+    Linux tells by VmHWM, once it was set back through /proc/self/clear_refs. Memory that the process had freed and
+    not given back is used first, and does not show.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+    except (OSError, KeyError):
+        call()
+        return None
+    call()
+    try:
+        return max(0, _status("VmHWM") - before)
+    except (OSError, KeyError):
+        return None
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if not found:
+        raise KeyError(name)
+    return int(found[1]) * 1024
+
+
+@contextmanager
+def limited_to(threads: int | None) -> Iterator[int]:
+    """This process on as many of its CPUs, which runtimes take as the number of their threads; gives that number.
+
+    Raises `UsageError` when there are fewer, or when the system cannot do it.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        if threads is not None:
+            raise UsageError("--threads needs a system that can bind a process to CPUs")
+        yield os.cpu_count() or 1
+        return
+    allowed = os.sched_getaffinity(0)
+    if threads is None:
+        yield len(allowed)
+        return
+    if threads > len(allowed):
+        raise UsageError(f"--threads {threads}: this process may use {len(allowed)} CPUs")
+    os.sched_setaffinity(0, sorted(allowed)[:threads])
+    try:
+        yield threads
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+# Results
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One contender on one workload: samples, or why there are none."""
+
+    contender: Contender
+    samples: Sequence[float] = ()
+    peak: int | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a number is not told, as shares."""
+
+    noise: float = NOISE
+    drift: float = DRIFT
+
+
+@dataclass
+class Bench:
+    """Times workloads on contenders and turns the times into records, by connect string."""
+
+    operation: Operation
+    contenders: Sequence[Contender]
+    threads: int
+    seconds: float
+    limits: Limits = field(default_factory=Limits)
+    clock: Clock = time.perf_counter
+    _medians: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
+
+    def records(self, chosen: Sequence[Workload]) -> Iterator[tuple[Contender, PerfRecord]]:
+        """A record of every contender for every workload, as they come; the last of a series tells its growth."""
+        last = {workload.series: workload.id for workload in chosen if workload.series}
+        for workload in chosen:
+            timed, copy, copied = self.measure(workload)
+            numbers = self.tell(workload, timed, copy, copied)
+            for one, (told, says) in zip(timed, numbers, strict=True):
+                if workload.series:
+                    points = self._medians.setdefault((workload.series, one.contender.name), [])
+                    if isinstance(told.get("median_s"), float):
+                        points.append((workload.case.dims[self.operation.tokens], float(told["median_s"] or 0)))
+                    told |= _growth(points) if last[workload.series] == workload.id else {}
+                yield one.contender, PerfRecord(workload.id, told, says)
+
+    def measure(self, workload: Workload) -> tuple[list[Timed], list[float], int]:
+        """The samples of every contender, and those of the plain copy with the bytes that it moves."""
+        case, operation = workload.case, self.operation
+        whole = workloads.inputs_of(case, operation)
+        calls = _calls(whole, case, operation)
+        copier = Copier(max(whole.values(), key=lambda array: array.nbytes), self.threads)
+        sessions: list[Session] = []
+        ready: list[tuple[int, Call]] = []
+        timed: list[Timed] = []
+        try:
+            for contender in self.contenders:
+                try:
+                    if contender.part and len(calls) > 1:
+                        raise Unsupported(contender.name, "a part is timed on single calls")
+                    if case.element_type not in contender.info.element_types:
+                        raise Unsupported(case.element_type, f"{contender.name} does not take it")
+                    session = contender.prepare(config_of(case))
+                    sessions.append(session)
+                    call = call_of(session, calls, operation)
+                    peak = peak_of(call)
+                except Exception as error:
+                    timed.append(Timed(contender, says=_reason(error)))
+                    continue
+                ready.append((len(timed), call))
+                timed.append(Timed(contender, peak=peak))
+            times = interleaved([copier, *(call for _, call in ready)], self.seconds, self.clock) if ready else [[]]
+            for (index, _), samples in zip(ready, times[1:], strict=True):
+                timed[index] = Timed(timed[index].contender, samples, timed[index].peak)
+        finally:
+            copier.close()
+            for session in sessions:
+                with suppress(Exception):
+                    session.close()
+        return timed, times[0], copier.bytes
+
+    def tell(
+        self, workload: Workload, timed: Sequence[Timed], copy: Sequence[float], copied: int
+    ) -> list[tuple[dict[str, float | str | None], str]]:
+        """The numbers of a workload's records, and what is to be said of them."""
+        case, operation = workload.case, self.operation
+        moved = workloads.bytes_to_move(case, operation)
+        new = case.dims[operation.tokens]
+        tokens = sum(new - pad for pad in case.pad)
+        drift = _drift(copy)
+        speed = copied / statistics.median(copy) if copy and copied >= LEAST_COPY else None
+        first = timed[0].samples if timed else ()
+        width = next(size for size in reversed(operation.ports[0].shape) if size in case.dims)
+        told: list[tuple[dict[str, float | str | None], str]] = []
+        for one in timed:
+            numbers: dict[str, float | str | None] = {
+                "backend": one.contender.name,
+                "tokens": new,
+                "sequences": case.dims[operation.batch],
+                "element_type": case.element_type,
+                "block_size": next(iter(case.attributes.values())),
+                "width": case.dims[str(width)],
+                "threads": self.threads,
+                "bytes": moved,
+                "peak_bytes": one.peak,
+            }
+            says = one.says or self._too_noisy(one.samples, drift)
+            if not says:
+                median = statistics.median(one.samples)
+                interval = median_interval(one.samples)
+                numbers |= {
+                    "median_s": median,
+                    "iqr_s": interquartile(one.samples),
+                    "low_s": interval[0] if interval else None,
+                    "high_s": interval[1] if interval else None,
+                    "samples": len(one.samples),
+                    "copy_bytes_per_s": speed,
+                }
+                if one.contender.moves:
+                    share = moved / median / speed if speed and moved >= LEAST_COPY else None
+                    numbers |= {"tokens_per_s": tokens / median, "bytes_per_s": moved / median, "share": share}
+                if first and not self._too_noisy(first, drift):
+                    numbers |= compared(first, one.samples) if one is not timed[0] else {"ratio": 1.0}
+                if interval is None:
+                    says = f"{len(one.samples)} samples are too few for an interval"
+            told.append((numbers, says))
+        return told
+
+    def _too_noisy(self, samples: Sequence[float], drift: float) -> str:
+        """Why nothing can be told of these samples; empty when something can."""
+        if drift > self.limits.drift:
+            return f"too noisy to tell: the plain copy's speed changed by {drift:.0%} while it was measured"
+        spread = interquartile(samples) / statistics.median(samples)
+        if spread > self.limits.noise:
+            return f"too noisy to tell: the middle half of the times spreads over {spread:.0%} of the median"
+        return ""
+
+
+def compared(first: Sequence[float], other: Sequence[float]) -> dict[str, float | str | None]:
+    """Ratio of the medians, and whether the times differ at all."""
+    ratio = statistics.median(other) / statistics.median(first)
+    p = mann_whitney(first, other)
+    says = "no difference" if p >= SIGNIFICANT else "slower" if ratio > 1 else "faster"
+    return {"ratio": ratio, "ratio_says": says, "ratio_p": p}
+
+
+def _growth(points: Sequence[tuple[int, float]]) -> dict[str, float | str | None]:
+    found = growth([tokens for tokens, _ in points], [seconds for _, seconds in points])
+    return {"growth": found.exponent, "growth_low": found.low, "growth_high": found.high} if found else {}
+
+
+def _drift(times: Sequence[float]) -> float:
+    third = len(times) // 3
+    if not third:
+        return 0.0
+    first, last = statistics.median(times[:third]), statistics.median(times[-third:])
+    return abs(last / first - 1)
+
+
+def _calls(whole: dict[str, Array], case: Case, operation: Operation) -> list[Inputs]:
+    if not case.streams:
+        return [whole]
+    from conformance.engine import spans
+    from conformance.tensors import call_inputs
+
+    return [call_inputs(whole, case, operation, start, end, {}) for start, end in spans(case.streams[0])]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Unsupported):
+        return f"not timed: {error}"
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"not timed: it raises {type(error).__name__}: {first[:200]}"
+
+
+# The table
+
+HEADS = ("workload", "backend", "median", "99 % interval", "tokens/s", "GB/s", "of a copy", "ratio", "peak", "growth")
+
+
+def table(records: Sequence[PerfRecord]) -> str:
+    """All records, one row each; what could not be told stands below."""
+    rows, notes = [], []
+    for record in records:
+        rows.append(_row(record))
+        if record.says:
+            notes.append(f"{record.workload}, {record.numbers['backend']}: {record.says}")
+    text = tabulate(rows, HEADS, disable_numparse=True, stralign="left")
+    return "\n\n".join([text, *(["\n".join(notes)] if notes else [])])
+
+
+def _row(record: PerfRecord) -> list[str]:
+    def shown(name: str, form: str = ".3g", size: float = 1.0, unit: str = "") -> str:
+        value = record.numbers.get(name)
+        return f"{value / size:{form}}{unit}" if isinstance(value, int | float) else ""
+
+    def span(name: str) -> str:
+        value = record.numbers.get(name)
+        return duration(value) if isinstance(value, int | float) else ""
+
+    low, high = span("low_s"), span("high_s")
+    slope = shown("growth", ".3f")
+    if slope and record.numbers.get("growth_low") is not None:
+        slope += f" ({shown('growth_low', '.2f')} to {shown('growth_high', '.2f')})"
+    return [
+        record.workload,
+        str(record.numbers["backend"]),
+        span("median_s") or "-",
+        f"{low} to {high}" if low else "",
+        shown("tokens_per_s"),
+        shown("bytes_per_s", ".3g", 1e9),
+        shown("share", ".2f"),
+        f"{shown('ratio')} {record.numbers.get('ratio_says') or ''}".strip(),
+        shown("peak_bytes", ".3g", 2**20, " MiB"),
+        slope,
+    ]
