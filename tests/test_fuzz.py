@@ -84,10 +84,9 @@ def test_climbing_comes_closer_to_the_bound(operation):
         return msgspec.structs.replace(passing(case), headroom={"AVG-1": case.dims["L"] / 100})
 
     source = Source(operation, INFO, 2)
-    drawn, climbed = (Counter(e.case.dims["L"] for e in collect(source, round_, ROUND, run)) for round_ in (0, 1))
-    longest = max(source.configurations(0), key=lambda c: c.attributes["key_block_size"]).attributes["key_block_size"]
-    top = min(4 * longest + 3, 80)
-    assert climbed[top] > 2 * drawn[top]
+    drawn, climbed = ([e.case.dims["L"] for e in collect(source, round_, ROUND, run)] for round_ in (0, 1))
+    assert sum(climbed) > 2 * sum(drawn)
+    assert Counter(climbed)[max(climbed)] > 20
 
 
 def test_an_error_of_the_harness_is_raised_at_once(operation):
