@@ -5,6 +5,12 @@
 // (Di*s a row, read and written) and the carried state. About 2 operations go with every element read, so the call is
 // bound by memory: the limit is the bandwidth of a plain copy of the keys with the same threads, where copying X bytes
 // moves 2*X.
+//
+// Reached, as a share of that bandwidth, copy and kernel timed in turn in one process, fastest tenth of each, on two
+// cores of a Sapphire Rapids server under other load; L = 32768, Di = 128, Dr = 64, r = 4:
+//     f32 0.88 on one thread, 0.89 on two;  f16 0.90 and 0.81;  bf16 0.80 and 0.85
+// The rest is not arithmetic (from the L2 cache a block takes a third of the time). Four of five bytes are read, and one
+// core reads no faster while it writes less. For 2^20 tokens, which come from memory, the share falls to 0.6.
 #pragma once
 
 #include <cstddef>
