@@ -82,7 +82,8 @@ def timed(log: Log, **numbers) -> Log:
             "backend": log.header.backend.connect, "tokens": tokens, "sequences": 1, "element_type": "f32",
             "block_size": 4, "width": 128, "median_s": tokens * 1e-7, "low_s": tokens * 0.9e-7,
             "high_s": tokens * 1.1e-7, "bytes": tokens * 640, "bytes_per_s": 6.4e9, "copy_bytes_per_s": 1e10,
-            "share": 0.64, "ratio": 0.25, "ratio_says": "of another", "peak_bytes": 1 << 20, "growth": 1.0,
+            "share": 0.64, "ratio": 0.25, "ratio_says": "faster", "ratio_p": 0.001,
+            "peak_bytes": 1 << 20, "growth": 1.0,
         }  # fmt: skip
-        records.append(PerfRecord(f"prefill-{tokens}", {**usual, **numbers}))
+        records.append(PerfRecord(f"prefill[L={tokens}]", {**usual, **numbers}))
     return msgspec.structs.replace(log, perf=tuple(records))

@@ -319,7 +319,9 @@ class TestPage:
             label.startswith("Largest error over bound, ROT-1") and "failed at 1.75e+06" in label for label in labels
         )
         assert any(label.startswith("Time of a call by new tokens") and "16 Ki 1.64 ms" in label for label in labels)
-        assert any(label.startswith("Time against another") and "0.25 of another" in label for label in labels)
+        assert any(
+            label.startswith("Time over that of the first backend") and "0.25 faster" in label for label in labels
+        )
 
     def test_a_clause_that_only_a_log_knows_is_shown(self, operation, few):
         case = msgspec.structs.replace(few.cases[0], clauses=("OLD-7",))

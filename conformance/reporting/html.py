@@ -545,7 +545,7 @@ def _cut(text: str, most: int) -> str:
 class Performance:
     """Timed workloads: pictures, and the numbers behind them."""
 
-    latency: tuple[Markup, ...] = ()
+    latency: tuple[tuple[str, Markup], ...] = ()
     ratios: Markup | None = None
     shares: Markup | None = None
     key: Markup | None = None
@@ -566,7 +566,7 @@ def performance(columns: Sequence[Column]) -> Performance | None:
     names = list(dict.fromkeys(_backend(title, record) for title, record in timed))
     return Performance(
         tuple(_latency(timed, names)),
-        _bars("Time against another", timed, names, "ratio", 1.0),
+        _bars("Time over that of the first backend", timed, names, "ratio", 1.0),
         _bars("Share of the copy's bandwidth", timed, names, "share", 1.0),
         plots.key(names),
         tuple(_numbers(title, record) for title, record in timed),
@@ -583,14 +583,15 @@ def number(record: PerfRecord, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> Iterator[Markup]:
-    """One picture for all calls that differ in their tokens alone, where there are at least two."""
+def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+    """One picture for all calls of a workload that differ in their tokens alone, where there are at least two."""
     kinds: dict[tuple[str, ...], list[tuple[str, PerfRecord]]] = defaultdict(list)
     for title, record in timed:
         if (number(record, "tokens") or 0) > 0 and (number(record, "median_s") or 0) > 0:
             which = ("sequences", "element_type", "block_size", "width")
-            kinds[tuple(_plain(record.numbers.get(name)) for name in which)].append((title, record))
-    for (sequences, element_type, block_size, width), records in kinds.items():
+            kind = (record.workload.partition("[")[0], *(_plain(record.numbers.get(name)) for name in which))
+            kinds[kind].append((title, record))
+    for (workload, sequences, element_type, block_size, width), records in kinds.items():
         series: dict[str, list[plots.Point]] = {name: [] for name in names}
         copy: dict[float, plots.Point] = {}
         for title, record in records:
@@ -601,8 +602,8 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
             if moved and speed:
                 copy[tokens] = plots.Point(tokens, moved / speed)
         if len({point.tokens for points in series.values() for point in points}) > 1:
-            title = f"{sequences} sequences, {element_type}, blocks of {block_size}, width {width}"
-            yield plots.latency(title, series, list(copy.values()))
+            title = f"{workload}: {sequences} sequences, {element_type}, blocks of {block_size}, width {width}"
+            yield title, plots.latency(title, series, list(copy.values()))
 
 
 def _bars(
@@ -614,7 +615,7 @@ def _bars(
         if value is not None and value >= 0:
             backend = _backend(column, record)
             says = _plain(record.numbers.get("ratio_says")) if what == "ratio" else ""
-            text = f"{value:.3g}" + (f" {says}" if says and len(says) < 20 else "")
+            text = f"{value:.3g} {says}".strip()
             rows.append(plots.Bar(f"{record.workload}, {backend}", value, text, names.index(backend)))
     return plots.bars(title, rows, mark=mark) if rows else None
 
@@ -641,11 +642,19 @@ def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:
         f"{low} to {high}" if low and high else "",
         shown("bytes_per_s", " GB/s", 1e9),
         shown("share"),
-        f"{shown('ratio')} {_plain(record.numbers.get('ratio_says'))}".strip(),
+        _ratio(record),
         shown("peak_bytes", " MiB", 2**20),
         f"{slope} ({least} to {most})" if slope and least and most else slope,
         record.says,
     )
+
+
+def _ratio(record: PerfRecord) -> str:
+    """Time over that of the first backend, what the test says of it, and how likely it would be by chance."""
+    value, p = number(record, "ratio"), number(record, "ratio_p")
+    says = _plain(record.numbers.get("ratio_says"))
+    parts = ["" if value is None else f"{value:.3g}", says, "" if p is None else f"(p {p:.2g})"]
+    return " ".join(part for part in parts if part)
 
 
 def _plain(value: Any) -> str:
