@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import Honest, KeysOnly, OnlyF32
 
-from conformance import generate, relations
+from conformance import campaign, fuzz, generate, relations, scene
 from conformance.case import Case
 from conformance.engine import Engine
 from conformance.relations import RelationsOnly
@@ -289,7 +289,7 @@ def test_relations_leave_the_inputs_alone(operation):
     engine.close()
 
 
-@pytest.mark.parametrize("module", [relations, generate])
+@pytest.mark.parametrize("module", [relations, scene, generate, fuzz, campaign])
 def test_no_port_of_the_operation_is_named(operation, module):
     source = inspect.getsource(module)
     for name in (*operation.port, *operation.output):
