@@ -461,6 +461,19 @@ def test_plain_copy() -> None:
     assert (to == source).all()
 
 
+def test_parts_for_timing(backend: OpenVINOCpuOp) -> None:
+    """The kernel computes what the operation does; the empty operation takes the call and moves nothing."""
+    inputs = random_inputs([700, 9], L=9, Bp=180)
+    kernel, empty = backend.timing_targets(2)
+    assert (kernel.moves, empty.moves) == (True, False)
+    session: Any = kernel.prepare(config())
+    wanted = backend.prepare(config()).run(inputs)
+    assert all(same(session.run(inputs)[name], wanted[name]) for name in OUTPUTS)
+    assert session.bind(inputs)() is None
+    session.close()
+    assert empty.prepare(config()).run(inputs)["block_index_keys"].shape == (2, 180, 8)
+
+
 # Building
 
 
