@@ -23,6 +23,7 @@ from conformance.engine import Answer, Engine, Inputs, Outcome, Run, reshaped
 from conformance.errors import UsageError
 from conformance.expression import evaluate
 from conformance.faults import catalogue, suspicion
+from conformance.faults.matrix import promise
 from conformance.faults.model import Entry
 from conformance.faults.trial import Common, SharingEngine
 from conformance.judge import same_bits
@@ -37,6 +38,7 @@ FAILURES_TRIED = 14  # failing cases that suspects are tried on
 PASSES_TRIED = 10  # passing cases that a suspect must pass as well
 IDLE = 300  # cases in a row that tell nothing more apart, after which the search for probes ends
 TELLING = 12  # cases by which a reading is told from its alternatives
+PROMISING = 400  # cases that are tried to fail a suspect that no small case fails
 EXPLANATION = 20.0  # seconds that a run gives to explaining its failures
 SMALL = 3e4  # product of the dimensions up to which a case may serve as a probe
 ROUNDINGS = 4.0  # units in the last place that two implementations of one mistake may lie apart, besides the bounds
@@ -603,6 +605,14 @@ def discriminating(
             groups, idle = split, 0
             prints[case.id] = marks
             taken.append(case)
+    unseen = [s for group in groups if group[0] == everybody[0] for s in group[1:] if s.fault]
+    for suspect in unseen:
+        case = _killer(lab, library, suspect, advance)
+        if case and case not in taken:
+            marks = {s.name: fingerprint(lab.of(s, case)) for s in [everybody[0], *unseen]}
+            groups = _split(groups, marks)
+            prints[case.id] = marks
+            taken.append(case)
     for case in list(taken):
         rest = [c for c in taken if c is not case]
         again: list[list[Suspect]] = [everybody]
@@ -611,6 +621,18 @@ def discriminating(
         if len(again) == len(groups):
             taken = rest
     return taken
+
+
+def _killer(lab: Lab, library: Library, suspect: Suspect, advance: Callable[[str], None]) -> Case | None:
+    """A case of the whole library that a suspect fails, the most promising ones tried first."""
+    assert suspect.fault is not None
+    entry = suspect.fault
+    order = sorted(library.cases, key=lambda case: (entry.id not in case.kills, promise(entry, case)))
+    for case in order[:PROMISING]:
+        advance(f"{suspect.name} on {case.id}")
+        if lab.of(suspect, case).outcome.status in ("fail", "error"):
+            return case
+    return None
 
 
 def _split(groups: Sequence[Sequence[Suspect]], marks: Mapping[str, str]) -> list[list[Suspect]]:
