@@ -1,0 +1,492 @@
+"""Timing: what samples say, in which order they are taken, who is refused, and what is written. No time is asserted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from conformance import bench, engine, judge, perf, samples, tensors, workloads
+from conformance.backends.numpy_reference import NumPyReference
+from conformance.backends.protocol import Unsupported
+from conformance.cli import main
+from conformance.errors import LibraryError, UsageError
+from conformance.operation import cases_root
+from conformance.reporting.log import PerfRecord, read_log
+from conformance.runner import Plan, execute, outcomes, usable
+from reference.bounds import Oracle
+
+FAKES = str(Path(__file__).parent / "fakes.py")
+
+
+@pytest.fixture(scope="module")
+def timed(library):
+    """All workloads by id."""
+    return {workload.id: workload for workload in workloads.load_workloads(library.operation)}
+
+
+class TestSamples:
+    def test_the_interval_is_the_tightest_of_enough_confidence(self):
+        # P(all of n on one side) = 2 / 2**n: 0.0156 for seven, 0.0078 for eight.
+        assert samples.median_interval([*range(7)]) is None
+        assert samples.median_interval([*range(8)]) == (0, 7)
+        # By the tables for n = 20, the 4th smallest and 4th largest: 2 * P(X <= 3) = 0.0026, with 4 it is 0.0118.
+        assert samples.median_interval([*range(20)]) == (3, 16)
+
+    def test_the_order_of_the_samples_is_of_no_matter(self):
+        values = [*range(30)]
+        random.Random(1).shuffle(values)
+        assert samples.median_interval(values) == samples.median_interval(sorted(values))
+
+    def test_it_holds_the_median_as_often_as_it_says(self):
+        rng = random.Random(5)
+        held = 0
+        for _ in range(800):
+            low, high = samples.median_interval([rng.expovariate(1.0) for _ in range(15)])
+            held += low <= math.log(2) <= high
+        assert held / 800 > 0.98
+
+    def test_thousands_of_samples_are_no_trouble(self):
+        low, high = samples.median_interval([*range(2000)])
+        assert (low, high) == (1999 - high, 1999 - low)
+        assert 1000 - 60 < low < 1000 - 56  # 2.576 standard deviations of a half times 2000 coins are 57.6
+
+    def test_quartiles(self):
+        assert samples.interquartile([1, 2, 3, 4, 5]) == 2
+        assert samples.interquartile([7.0]) == 0
+
+    @pytest.mark.parametrize(
+        ("a", "b", "p"),
+        [
+            # Ages at diagnosis of the example in SciPy's documentation: U = 17, p = 0.1113 with continuity correction.
+            ([19, 22, 16, 29, 24], [20, 11, 17, 12], 0.11134688653314041),
+            # By hand, ties: ranks 1.5 1.5 3.5 against 3.5 5.5 5.5; U = 0.5, variance 9/12 * (7 - 18/30) = 4.8.
+            ([1, 1, 2], [2, 3, 3], math.erfc(3.5 / math.sqrt(4.8) / math.sqrt(2))),
+            ([1, 1, 1], [1, 1, 1, 1], 1.0),
+        ],
+    )
+    def test_mann_whitney(self, a, b, p):
+        assert samples.mann_whitney(a, b) == pytest.approx(p, rel=1e-12)
+        assert samples.mann_whitney(b, a) == pytest.approx(p, rel=1e-12)
+
+    def test_mann_whitney_rejects_as_often_as_it_says(self):
+        rng = random.Random(3)
+        draws = [([rng.random() for _ in range(20)], [rng.random() for _ in range(25)]) for _ in range(1000)]
+        assert 0.03 < sum(samples.mann_whitney(a, b) < 0.05 for a, b in draws) / 1000 < 0.07
+
+    def test_mann_whitney_needs_both_sides(self):
+        with pytest.raises(ValueError, match="both sides"):
+            samples.mann_whitney([], [1.0])
+
+    def test_growth_of_an_exact_power(self):
+        found = samples.growth([1, 2, 4, 8], [3 * n**1.5 for n in (1, 2, 4, 8)])
+        assert found == pytest.approx((1.5, 1.5, 1.5))
+
+    def test_growth_of_points_off_the_line(self):
+        # Slope 1; residuals a * (1, -1, -1, 1) are orthogonal to it: half width 9.925 * sqrt(4 a^2 / 2 / Sxx).
+        sizes, a = [1, 2, 4, 8], 0.1
+        times = [n * math.exp(a * sign) for n, sign in zip(sizes, (1, -1, -1, 1), strict=True)]
+        found = samples.growth(sizes, times)
+        half = 9.925 * math.sqrt(2 * a * a / (5 * math.log(2) ** 2))
+        assert found == pytest.approx((1.0, 1.0 - half, 1.0 + half))
+
+    def test_growth_of_too_few_points(self):
+        assert samples.growth([4, 4], [1, 2]) is None
+        assert samples.growth([4, 8], [1, 2]) == (pytest.approx(1.0), None, None)
+
+
+class TestWorkloads:
+    def test_what_is_asked_for_is_there(self, timed):
+        series = [w.case.dims["L"] for w in timed.values() if w.series == "prefill"]
+        assert series == [2**10, 2**12, 2**15, 2**18, 2**20]
+        assert {w.case.dims["N"] for w in timed.values() if w.id.startswith("decode")} == {1, 32, 256}
+        assert {w.case.attributes["key_block_size"] for w in timed.values()} == {4, 16, 64}
+        assert {w.case.dims["Di"] for w in timed.values()} == {64, 128, 256}
+        assert {w.case.element_type for w in timed.values()} == {"f32", "f16", "bf16"}
+        assert timed["chunked-prefill"].case.streams == ((512,) * 32,)
+        assert any(timed["ragged"].case.pad) and any(timed["ragged"].case.past)
+
+    def test_a_step_closes_a_block_or_does_not(self, timed, library):
+        for workload in timed.values():
+            if workload.id.startswith("decode"):
+                symbols = library.operation.per_sequence(
+                    library.operation.scalars(workload.case.attributes, workload.case.dims),
+                    [past + 1 for past in workload.case.past],
+                )
+                assert all((row["c_after"] > row["c"]) == ("closes=1" in workload.id) for row in symbols)
+
+    def test_bytes_of_a_prefill_by_hand(self, timed, library):
+        # Keys; cos and sin of 256 first tokens; weight and length; 256 block keys. No block is open at the end.
+        by_hand = 4 * (1024 * 128 + 2 * 256 * 64 + 128 + 256 * 128) + 8
+        assert workloads.bytes_to_move(timed["prefill[L=1024]"].case, library.operation) == by_hand
+
+    def test_bytes_of_a_decoding_step_by_hand(self, timed, library):
+        # A sequence reads the history of 2048 keys, the new key, one that waits and its rope, and the length; it
+        # writes the history, two keys that wait and the rope. The weight is read once.
+        each = 4 * (2048 * 128 + 128 + 128 + 2 * 64 + 2048 * 128 + 2 * 128 + 2 * 64) + 8
+        moved = workloads.bytes_to_move(timed["decode-with-history[N=256,closes=0]"].case, library.operation)
+        assert moved == 256 * each + 4 * 128
+
+    def test_bytes_of_a_stream_are_those_of_its_calls(self, timed, library):
+        # Call k hands on 128 k block keys, and makes 128 of 512 tokens.
+        calls = [
+            4 * (2 * 128 * k * 128 + 512 * 128 + 2 * 128 * 64 + 128 + 128 * 128) + 8
+            for k in range(32)
+        ]  # fmt: skip
+        assert workloads.bytes_to_move(timed["chunked-prefill"].case, library.operation) == sum(calls)
+
+    def test_padding_is_not_moved(self, timed, library):
+        case = timed["prefill[L=1024]"].case
+        padded = msgspec.structs.replace(case, pad=(1000,))
+        by_hand = 4 * (24 * 128 + 2 * 6 * 64 + 128 + 6 * 128) + 8
+        assert workloads.bytes_to_move(padded, library.operation) == by_hand
+
+    @pytest.mark.parametrize("name", ["ragged", "decode[N=32,closes=1]", "element-type[element_type=bf16]"])
+    def test_inputs_have_the_shapes_of_the_ports_and_are_finite(self, timed, library, name):
+        case = timed[name].case
+        arrays = workloads.inputs_of(case, library.operation)
+        assert arrays["raw_index_keys"].shape == tuple(case.dims[d] for d in ("N", "L", "Di"))
+        assert arrays["past_block_index_keys"].shape[1] == case.dims["Bp"]
+        assert all(np.isfinite(array.astype(np.float64)).all() for array in arrays.values())
+
+    def test_an_array_is_filled_with_whole_periods(self):
+        values = np.arange(7, dtype=np.float32)
+        assert (workloads.repeated(values, (5, 9)).reshape(-1) == np.arange(45) % 7).all()
+        assert workloads.repeated(values, (0, 9)).shape == (0, 9)
+        assert (workloads.repeated(values, (3,)) == [0, 1, 2]).all()
+
+    def test_patterns(self, timed):
+        every = tuple(timed.values())
+        assert len(workloads.choose(every, ["prefill"])) == 5
+        assert [w.id for w in workloads.choose(every, ["prefill[L=1024]"])] == ["prefill[L=1024]"]
+        assert len(workloads.choose(every, ["decode*"])) == 12
+        assert len(workloads.choose(every, ["prefill"], quick=True)) == 3
+        with pytest.raises(UsageError, match="did you mean 'ragged'"):
+            workloads.choose(every, ["raged"])
+        with pytest.raises(UsageError, match="quick"):
+            workloads.choose(every, ["element-type"], quick=True)
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("{id: a, says: a, dims: {L: 1000000}}", "more than"),
+            ("{id: a, says: a, size: 3}", "unknown field"),
+            ("{id: a, says: a, quick: L <= M}", "unknown symbol M"),
+            ("{id: a, says: a, growth: 3}", "'growth' is true or false"),
+        ],
+    )
+    def test_a_mistake_in_the_file_has_its_place(self, tmp_path, library, text, problem):
+        folder = tmp_path / "qsa_prepare"
+        folder.mkdir()
+        (folder / "workloads.yaml").write_text(f"memory: 1000000\nworkloads:\n  - {text}\n")
+        with pytest.raises(LibraryError, match=problem) as caught:
+            workloads.load_workloads(library.operation, root=tmp_path)
+        assert "workloads.yaml:3" in str(caught.value)
+
+    def test_they_are_no_cases(self, library):
+        assert (cases_root() / "qsa_prepare" / "workloads.yaml").is_file()
+        assert not any(case.id.startswith("timed") for case in library.cases)
+
+
+class Clock:
+    """A clock that only moves when somebody works."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def worker(clock, name, seconds, done):
+    """A target that takes these seconds in turn, and writes its name down."""
+    steps = itertools.cycle(seconds)
+
+    def work():
+        clock.now += next(steps)
+        done.append(name)
+
+    return work
+
+
+class TestTurns:
+    def test_targets_take_turns(self):
+        clock, done = Clock(), []
+        found = perf.interleaved([worker(clock, n, [0.01], done) for n in "ABC"], 0.1, clock)
+        warming = 2 * 3  # one call to warm up and one to calibrate
+        assert "".join(done[warming:]) == "ABC" * 8
+        assert [len(times) for times in found] == [8, 8, 8]
+        assert all(time == pytest.approx(0.01) for times in found for time in times)
+
+    def test_short_calls_are_repeated_within_a_sample(self):
+        clock, done = Clock(), []
+        found = perf.interleaved([worker(clock, "A", [1e-5], done), worker(clock, "B", [0.01], done)], 0.2, clock)
+        runs = [len(list(run)) for name, run in itertools.groupby(done) if name == "A"][1:]
+        assert set(runs) == {100}
+        assert all(time == pytest.approx(1e-5) for time in found[0])
+
+    def test_the_budget_is_used(self):
+        clock, done = Clock(), []
+        (times,) = perf.interleaved([worker(clock, "A", [0.01], done)], 1.0, clock)
+        assert len(times) == 100
+
+    def test_slow_calls_get_few_rounds(self):
+        clock, done = Clock(), []
+        (times,) = perf.interleaved([worker(clock, "A", [50.0], done)], 1.0, clock)
+        assert len(times) == perf.FEW_ROUNDS
+
+    def test_copies_are_copies(self):
+        source = np.arange(3 << 20, dtype=np.uint8).reshape(3, -1)
+        copier = perf.Copier(source, 2)
+        copier()
+        assert copier.bytes == 2 * source.nbytes
+        assert (np.concatenate([target for target, _ in copier._parts]) == source.reshape(-1)).all()
+        copier.close()
+
+
+@pytest.fixture
+def told(library, timed):
+    """The numbers of a workload for given samples: copy, first backend, others."""
+
+    def tell(*times, copy=(1.0,) * 9, name="prefill[L=32768]", **limits):
+        info = NumPyReference().describe()
+        entries = [perf.Contender(f"b{i}", f"b{i}", NumPyReference().prepare, info) for i in range(len(times))]
+        one = perf.Bench(library.operation, entries, 2, 1.0, perf.Limits(**limits))
+        workload = timed[name]
+        results = [perf.Timed(entry, samples) for entry, samples in zip(entries, times, strict=True)]
+        return one.tell(workload, results, copy, 32 << 20)
+
+    return tell
+
+
+class TestTold:
+    def test_numbers_by_hand(self, told):
+        (first, says), (second, _) = told([2.0] * 9, [1.0] * 9)
+        assert says == ""
+        moved = 25_166_344
+        assert first["median_s"] == 2.0
+        assert first["bytes"] == moved
+        assert first["bytes_per_s"] == moved / 2
+        assert first["copy_bytes_per_s"] == 32 << 20
+        assert first["share"] == moved / 2 / (32 << 20)
+        assert first["tokens_per_s"] == 16384
+        assert (first["ratio"], second["ratio"], second["ratio_says"]) == (1.0, 0.5, "faster")
+        assert (first["low_s"], first["high_s"], first["iqr_s"]) == (2.0, 2.0, 0.0)
+
+    def test_a_difference_that_may_be_chance_is_none(self, told):
+        rng = random.Random(2)
+        a, b = ([1 + rng.random() / 10 for _ in range(12)] for _ in range(2))
+        _, (second, _) = told(a, b)
+        assert second["ratio_says"] == "no difference"
+        assert second["ratio"] == statistics.median(b) / statistics.median(a)
+
+    def test_scattered_times_are_not_told(self, told):
+        (first, says), (second, _) = told([1.0, 2.0] * 5, [1.0] * 10)
+        assert says.startswith("too noisy to tell")
+        assert "median_s" not in first and "ratio" not in first
+        # Nothing is compared with what is not known.
+        assert second["median_s"] == 1.0 and "ratio" not in second
+        assert "median_s" in told([1.0, 2.0] * 5, noise=2.0)[0][0]
+
+    def test_a_machine_that_changes_is_too_noisy(self, told):
+        copy = [1.0] * 6 + [1.5] * 3
+        ((first, says),) = told([1.0] * 9, copy=copy)
+        assert "plain copy" in says and "median_s" not in first
+        assert "median_s" in told([1.0] * 9, copy=copy, drift=0.6)[0][0]
+
+    def test_few_samples_have_no_interval(self, told):
+        ((first, says),) = told([1.0] * 3)
+        assert first["low_s"] is None
+        assert says == "3 samples are too few for an interval"
+
+    def test_little_data_has_no_share(self, told):
+        ((first, _),) = told([1.0] * 9, name="decode[N=32,closes=0]")
+        assert first["share"] is None and first["tokens_per_s"] == 32
+
+
+class Paced(NumPyReference):
+    """Takes time by a fake clock, in proportion to the tokens; nothing is computed."""
+
+    def __init__(self, clock, seconds):
+        super().__init__()
+        self.clock, self.seconds, self.closed = clock, seconds, 0
+
+    def prepare(self, config):
+        if config.element_type != "f32":
+            raise Unsupported(config.element_type, "f32 only")
+        return self
+
+    def run(self, inputs):
+        self.clock.now += self.seconds * inputs["raw_index_keys"].shape[1]
+        return {}
+
+    def close(self):
+        self.closed += 1
+
+
+class TestBench:
+    def contenders(self, clock):
+        made = [Paced(clock, 1e-5), Paced(clock, 2e-5)]
+        return made, [perf.Contender(f"p{i}", f"p{i}", one.prepare, one.describe()) for i, one in enumerate(made)]
+
+    def test_the_last_of_a_series_tells_its_growth(self, library, timed):
+        clock = Clock()
+        made, entries = self.contenders(clock)
+        chosen = [timed["prefill[L=1024]"], timed["prefill[L=4096]"], timed["prefill[L=32768]"]]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(perf.Copier, "__call__", lambda self: setattr(clock, "now", clock.now + 1e-3))
+            records = list(perf.Bench(library.operation, entries, 1, 0.01, clock=clock).records(chosen))
+        assert [(c.name, r.workload) for c, r in records] == [(c.name, w.id) for w in chosen for c in entries]
+        assert [("growth" in r.numbers) for _, r in records] == [False] * 4 + [True] * 2
+        assert records[-1][1].numbers["growth"] == pytest.approx(1.0)
+        assert records[-1][1].numbers["ratio"] == pytest.approx(2.0)
+        assert [one.closed for one in made] == [3, 3]
+
+    def test_what_a_backend_cannot_do_is_said(self, library, timed):
+        clock = Clock()
+        _, entries = self.contenders(clock)
+        chosen = [timed["element-type[element_type=bf16]"]]
+        records = list(perf.Bench(library.operation, entries, 1, 0.01, clock=clock).records(chosen))
+        assert all("f32 only" in r.says and "median_s" not in r.numbers for _, r in records)
+
+    def test_a_stream_carries_the_outputs(self, library, timed):
+        workload = timed["chunked-prefill"]
+        case = msgspec.structs.replace(
+            workload.case, dims={**workload.case.dims, "L": 24}, streams=((10, 6, 8),), element_type="f32"
+        )
+        whole = workloads.inputs_of(case, library.operation)
+        session = NumPyReference().prepare(perf.config_of(case))
+        stream = perf.call_of(session, perf._calls(whole, case, library.operation), library.operation)()
+        single = perf.call_of(session, [whole], library.operation)()
+        assert all((stream[name] == single[name]).all() for name in ("block_index_keys",))
+
+    def test_the_table_has_a_row_a_record(self):
+        quiet = {"backend": "a", "median_s": 0.0021, "low_s": 0.002, "high_s": 0.0022, "growth": 1.01, "ratio": 1.0}
+        text = perf.table([PerfRecord("w", quiet), PerfRecord("v", {"backend": "b"}, "too noisy to tell: so it is")])
+        assert "2.1 ms" in text and "2 ms to 2.2 ms" in text and "1.010" in text
+        assert text.endswith("v, b: too noisy to tell: so it is")
+
+
+class TestConformance:
+    def test_who_is_not_conformant_is_refused(self, library):
+        with pytest.raises(perf.Refused, match="is not conformant"):
+            perf.check_conformance(f"py:{FAKES}:SlightlyOff", library)
+
+    @pytest.fixture
+    def logged(self, library):
+        def log(connect="numpy", complete=True, cases=library.cases[:3]):
+            backend, info = usable(connect)
+            plan = Plan(connect, cases, complete)
+            return execute(plan, library, info, outcomes(plan, library, backend, info))
+
+        return log
+
+    def test_a_log_of_a_complete_run_will_do(self, library, logged):
+        log = logged()
+        assert perf.check_conformance("numpy", library, [log]) is log
+
+    def test_a_log_that_is_not_conformant_will_not(self, library, logged):
+        off = f"py:{FAKES}:Raises"
+        with pytest.raises(perf.Refused, match="NOT CONFORMANT"):
+            perf.check_conformance(off, library, [logged(off)])
+
+    def test_a_log_of_a_part_or_of_another_library_tells_nothing(self, library, logged):
+        with pytest.raises(UsageError, match="not of a complete run"):
+            perf.check_conformance("numpy", library, [logged(complete=False)])
+        other = logged()
+        other = msgspec.structs.replace(other, header=msgspec.structs.replace(other.header, library="000000000000"))
+        with pytest.raises(UsageError, match="another library"):
+            perf.check_conformance("numpy", library, [other])
+
+
+class TestCommand:
+    @pytest.fixture
+    def cli(self, capsys):
+        def run(*arguments):
+            with pytest.raises(SystemExit) as caught:
+                main(["perf", *map(str, arguments)])
+            out, err = capsys.readouterr()
+            assert "Traceback" not in out + err
+            return caught.value.code, out, err
+
+        return run
+
+    def test_a_log_with_results_and_times(self, cli, tmp_path):
+        few = ["--workload", "decode[N=1,closes=1]", "--seconds", "0.02", "--noise-limit", "1e9", "--threads", "1"]
+        code, out, _ = cli("-b", "numpy", *few, "-o", tmp_path)
+        log = read_log(tmp_path / "numpy.perf.jsonl")
+        assert log.results and log.footer and not log.header.complete
+        (record,) = log.perf
+        assert record.workload == "decode[N=1,closes=1]"
+        assert record.numbers["backend"] == "numpy" and record.numbers["bytes"] == 3592
+        assert "decode[N=1,closes=1]" in out
+        # The machine may have been too noisy for a number; then that is said.
+        assert code == (0 if "median_s" in record.numbers else 4)
+        assert "median_s" in record.numbers or "too noisy" in record.says
+
+    def test_refused(self, cli):
+        code, out, err = cli("-b", f"py:{FAKES}:Raises", "--workload", "ragged")
+        assert (code, out) == (1, "")
+        assert "is not timed: it is not conformant" in err
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            ([], 2, "name a backend"),
+            (["-b", "numpy", "-b", "numpy"], 2, "named twice"),
+            (["-b", "numpy", "--workload", "prefil"], 2, "did you mean 'prefill'"),
+            (["-b", "nmpy"], 3, "did you mean 'numpy'"),
+            (["-b", "numpy", "--threads", "4000"], 2, "this process may use"),
+        ],
+    )
+    def test_wrong_usage(self, cli, arguments, code, words):
+        found, out, err = cli(*arguments)
+        assert (found, out) == (code, "")
+        assert words in err
+
+    def test_list(self, cli):
+        code, out, _ = cli("--list", "--workload", "prefill")
+        assert code == 0
+        assert len(out.splitlines()) == 5 and "786,952 bytes" in out
+
+
+class TestHarnessBench:
+    def test_a_stopwatch_tells_parts_apart(self):
+        clock = Clock()
+        watch = bench.Stopwatch(clock)
+
+        def inner():
+            clock.now += 2.0
+
+        timed = watch.around("inner", inner)
+        with watch.part("outer"):
+            clock.now += 1.0
+            timed()
+            timed()
+            clock.now += 0.5
+        assert watch.seconds == {"outer": 1.5, "inner": 4.0}
+
+    def test_the_parts_are_put_back_and_counted(self, library):
+        before = {owner: dict(vars(owner)) for owner in (engine, judge, tensors, Oracle)}
+        cases = tuple(case for case in library.cases if not case.refusal and not case.audits)[:3]
+        result = bench.measure("numpy", type(library)(library.operation, cases, 3))
+        assert {owner: dict(vars(owner)) for owner in before} == before
+        assert {"backend", "reference", "judge", "data", "log", "engine"} <= result.parts.keys()
+        assert result.verdicts > 0 and result.cases == 3
+        assert sum(result.parts.values()) == pytest.approx(result.seconds)
+
+    def test_targets(self):
+        parts = {"backend": 1.0, "engine": 1.0}
+        quick = bench.Result("numpy", 4000, 10, 2.0, 1.9, parts)
+        slow = bench.Result("openvino-cpu-op", 40_000, 10, 31.0, 40.0, parts)
+        assert bench.tables([quick], 0.2)[1] is True
+        assert bench.tables([quick], 0.4)[1] is False
+        text, met = bench.tables([quick, slow], 0.2)
+        assert met is False
+        assert "2,000 verdicts a second" in text and "50.0%" in text
