@@ -51,14 +51,22 @@ def smallest_normal(dtype: np.dtype[Any]) -> float:
 # Counter formula
 
 
+def start_of(seed: int, port: str, stream: int = 0) -> int:
+    """Where the counters of a port start."""
+    start = (zlib.crc32(port.encode()) << 32) ^ (seed & 0xFFFFFFFF) ^ ((stream & 0xFF) << 56)
+    return (start << 20) & 0xFFFFFFFFFFFFFFFF
+
+
 def counters(seed: int, port: str, count: int, stream: int = 0) -> Array:
     """`count` 64-bit numbers, uint64: SplitMix64 from a start that depends on seed, port and stream."""
-    start = np.uint64((zlib.crc32(port.encode()) << 32) ^ (seed & 0xFFFFFFFF) ^ ((stream & 0xFF) << 56))
-    with np.errstate(over="ignore"):
-        z = (np.arange(1, count + 1, dtype=np.uint64) + (start << np.uint64(20))) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    z = np.arange(1, count + 1, dtype=np.uint64)
+    z += np.uint64(start_of(seed, port, stream))
+    z *= np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
+    z ^= z >> np.uint64(31)
+    return z
 
 
 def _unit(numbers: Array) -> Array:

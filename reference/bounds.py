@@ -122,7 +122,8 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         m = op.mean(x)
         size = np.abs(x).sum(axis=1)
         em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta
-        overflow = np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1) > F32_MAX
+        finite = size if np.isfinite(size).all() else np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1)
+        overflow = finite > F32_MAX
         outside = overflow.copy()
         if op.normalizes(call):
             y, ey, far = _normalization(op, op.weight(call), m, em, T)
