@@ -47,7 +47,7 @@ class Source:
     def generator(self, round_: int) -> Generator:
         """Where the cases of a round are drawn from."""
         return Generator(
-            self.operation,
+            self.operation.under(self.readings),
             self.configurations(round_),
             padding=self._padding,
             salt=self.number("data", round_),

@@ -126,6 +126,7 @@ class Reading(Strict, frozen=True):
     alternatives: dict[str, str]
     without: dict[str, str] = {}  # alternative to the feature whose cases are not asked for under it
     ports: dict[str, dict[str, dict[str, str]]] = {}  # alternative to port to what changes: `reads`, `token`
+    draws: dict[str, dict[str, dict[str, Scalar | str]]] = {}  # alternative to dimension to what changes in its `draw`
     narrower: tuple[str, ...] = ()  # alternatives that hold the default too, and specify more
     by: Literal["values", "declaration"] = "values"  # how it shows which choice an implementation follows
 
@@ -265,12 +266,21 @@ class Operation(Strict, frozen=True, dict=True):
     def under(self, readings: Mapping[str, str]) -> Operation:
         """The operation as switched readings have it: rows of ports may mean something else."""
         changes: dict[str, dict[str, str]] = {}
+        draws: dict[str, dict[str, Scalar | str]] = {}
         for reading in self.readings:
-            changes |= reading.ports.get(readings.get(reading.name, reading.default), {})
-        if not changes:
+            chosen = readings.get(reading.name, reading.default)
+            changes |= reading.ports.get(chosen, {})
+            draws |= reading.draws.get(chosen, {})
+        if not changes and not draws:
             return self
         ports = tuple(msgspec.structs.replace(port, **changes.get(port.name, {})) for port in self.ports)
-        return msgspec.structs.replace(self, ports=ports)
+        dims = {
+            name: msgspec.structs.replace(dim, draw=msgspec.structs.replace(dim.draw, **draws[name]))
+            if dim.draw and name in draws
+            else dim
+            for name, dim in self.dims.items()
+        }
+        return msgspec.structs.replace(self, ports=ports, dims=dims)
 
     def oracle(self, attributes: Mapping[str, Scalar], readings: Mapping[str, str] | None = None) -> Reference:
         """The reference for these attributes; readings by name, defaults where not given."""

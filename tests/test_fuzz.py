@@ -25,6 +25,7 @@ from conformance.fuzz import ROUND, Example, Findings, Source, check_generated, 
 from conformance.reporting.log import LogWriter, read_log
 from conformance.reporting.shards import joined
 from conformance.saved import Saved
+from reference.qsa_prepare import Readings
 
 FAKES = Path(__file__).parent / "fakes.py"
 INFO = NumPyReference().describe()
@@ -170,6 +171,18 @@ def test_generated_examples_find_faults(operation):
     texts = check_generated(operation, LeaksNaN(), INFO, readings={}, examples=40, seed=3)
     assert texts
     assert any("generated/" in text and "3/0/" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("alignment", "right"), ("empty_weight", "unit"), ("unused", "zeros"), ("unused", "carried"), ("rows", "bound"),
+        ("short_length", "refused"), ("rope_width", "half"), ("pairing", "interleaved"),
+    ],
+)  # fmt: skip
+def test_generated_examples_are_right_under_every_reading(operation, name, choice):
+    backend = NumPyReference(Readings(**{name: choice}))
+    assert check_generated(operation, backend, INFO, readings={name: choice}, examples=40, seed=3) == []
 
 
 # Ledger and log
