@@ -607,12 +607,12 @@ def discriminating(
             taken.append(case)
     unseen = [s for group in groups if group[0] == everybody[0] for s in group[1:] if s.fault]
     for suspect in unseen:
-        case = _killer(lab, library, suspect, advance)
-        if case and case not in taken:
-            marks = {s.name: fingerprint(lab.of(s, case)) for s in [everybody[0], *unseen]}
+        killer = _killer(lab, library, suspect, advance)
+        if killer and killer not in taken:
+            marks = {s.name: fingerprint(lab.of(s, killer)) for s in [everybody[0], *unseen]}
             groups = _split(groups, marks)
-            prints[case.id] = marks
-            taken.append(case)
+            prints[killer.id] = marks
+            taken.append(killer)
     for case in list(taken):
         rest = [c for c in taken if c is not case]
         again: list[list[Suspect]] = [everybody]
