@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
     "backend": ("backend", "Check that a plug-in keeps to the protocol."),
     "backends": ("backends", "The backends of this machine, and why others are not usable."),
+    "build-native": ("build_native", "Build the C++ operation ahead of its first use."),
     "docs": ("docs", "Write the pages of the documentation that follow from operation.yaml and the library."),
     "doctor": ("doctor", "Check that the suite itself works here."),
 }
