@@ -55,16 +55,20 @@ def _judge() -> str:
     from conformance.tensors import inputs_of
 
     library = load_library()
-    case = next(c for c in library.cases if not c.refusal and not c.disabled and c.element_type == "f32")
-    oracle = library.operation.oracle(case.attributes)
-    inputs = inputs_of(case, library.operation)
-    expected, got = oracle.expect(inputs), oracle.run(inputs)
     name = library.operation.outputs[0].name
-    if judge(name, got[name], expected[name]).status != "pass":
+    plain = (c for c in library.cases if not c.refusal and not c.disabled and c.element_type == "f32")
+    for case in plain:
+        oracle = library.operation.oracle(case.attributes)
+        inputs = inputs_of(case, library.operation)
+        expected, got = oracle.expect(inputs)[name], oracle.run(inputs)[name]
+        computed = [part for part in expected.parts if part.bound is not None and (np.abs(part.value) > 0.1).any()]
+        if computed:
+            break
+    if judge(name, got, expected).status != "pass":
         raise RuntimeError("it fails the reference")
-    spoilt = got[name].copy()
-    spoilt[expected[name].defined()] *= np.float32(1.01)
-    if judge(name, spoilt, expected[name]).status != "fail":
+    spoilt = got.copy()
+    spoilt[computed[0].index] *= np.float32(1.01)
+    if judge(name, spoilt, expected).status != "fail":
         raise RuntimeError("it passes a result that is 1 % off")
     return f"passes the reference and fails a result that is 1 % off ({case.id})"
 
