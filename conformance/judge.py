@@ -90,22 +90,23 @@ def judge(name: str, got: object, expected: Expected, shape_clause: str = "") ->
     status, blamed = "pass", ""
     for part in expected.parts:
         values = got[part.index]
-        ratio, beyond_quality = _ratios(values, part)
         compared += values.size
-        if not values.size:
+        if not values.size or (part.bound is None and same_bits(values, part.value).all()):
             continue
-        bad = ~(ratio <= 1)
-        count = int(bad.sum())
+        ratio, flagged = _ratios(values, part)
+        count, top = 0, float(ratio.max())
+        if not top <= 1:  # NaN neither
+            flagged, top = ~(ratio <= 1), float(np.nanmax(ratio))
+            count = int(flagged.sum())
         wrong += count
-        top = float(np.nanmax(ratio))
+        noteworthy = bool(count or flagged.any())
         if count:
             status, blamed = "fail", blamed or part.clause
-        elif status == "pass" and beyond_quality.any():
+        elif status == "pass" and noteworthy:
             status, blamed = "quality-warning", part.clause
         if part.bound is not None:
             headroom[part.clause] = max(headroom.get(part.clause, 0.0), top if np.isfinite(top) else 0.0)
-        flagged = bad if count else beyond_quality
-        if flagged.any() and (worst is None or count):
+        if noteworthy and (worst is None or count):
             score = np.where(flagged, ratio, -1.0)
             if worst is None or float(score.max()) > worst[0]:
                 worst = float(score.max()), _describe(name, part, got, values, int(np.argmax(score)), ratio)
