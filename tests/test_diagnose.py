@@ -62,7 +62,13 @@ def test_conforming_variants_have_no_fault(library, lab, probes, name):
 
 @pytest.mark.parametrize(
     ("reading", "choice"),
-    [("alignment", "right"), ("empty_weight", "unit"), ("rows", "bound"), ("rope_width", "half"), ("pairing", "interleaved")],
+    [
+        ("alignment", "right"),
+        ("empty_weight", "unit"),
+        ("rows", "bound"),
+        ("rope_width", "half"),
+        ("pairing", "interleaved"),
+    ],
 )
 def test_another_reading_is_told_and_named(library, lab, probes, reading, choice):
     backend = suspicion.backend(library.operation.operation, None, {reading: choice})
