@@ -29,7 +29,7 @@ TOPIC = "generated"
 POISONS: tuple[Poison, ...] = ("mixed", "mixed", "nan", "huge", "zero")
 LARGE = 50  # in one of so many examples one thing is large
 PAST = "past"
-AUDITED = 40  # one in so many valid examples has an audit as well
+AUDITED = 100  # one in so many valid examples has an audit as well
 REFUSED = 8  # one in so many examples breaks a rule
 ONE_BY_ONE = 12  # tokens up to which a stream of single tokens is drawn
 
