@@ -56,6 +56,7 @@ class Running:
     environment: Mapping[str, str]
     outcomes: Iterator[Outcome]
     backend: Backend | None = None  # where it is in this process
+    recording: replay.Recording | None = None  # where it is a log
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def running(plan: Plan, library: Library, isolation: Isolation) -> Iterator[Runn
     """The cases of a plan on its backend, as `isolation` says. Raises `BackendError` and `Unsupported`."""
     if plan.connect.startswith(replay.PREFIX):
         recording = replay.recording(plan.connect, plan.readings)
-        yield Running(recording.info, recording.environment, recording.outcomes(plan.cases))
+        yield Running(recording.info, recording.environment, recording.outcomes(plan.cases), recording=recording)
     elif isolation.workers:
         pool = Pool(plan, library.operation, isolation)
         try:

@@ -6,7 +6,7 @@ any other is not run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class Recording:
         """What the log was made on, and when."""
         head = self.log.header
         return {**head.environment, "recorded": f"{head.started} with suite {head.suite}, library {head.library}"}
+
+    def diagnoses(self, failures: Sequence[Outcome]) -> dict[str, str]:
+        """What the log says that failures look like, by case id."""
+        return {o.case: text for o in failures if (text := self.log.results[o.case].diagnosis)}
 
     def outcomes(self, cases: tuple[Case, ...]) -> Iterator[Outcome]:
         """The recorded outcome of every case that has the same digest as then."""

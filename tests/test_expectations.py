@@ -253,18 +253,18 @@ class TestCommand:
 
     def test_a_run_with_expectations(self, cli, few, tmp_path):  # noqa: F811
         connect = f"py:{FAKES}:SlightlyOff"
-        cli("run", "-b", connect, *few, "-o", tmp_path)
+        cli("run", "-b", connect, *few, "--no-diagnosis", "-o", tmp_path)
         log = read_log(next(tmp_path.glob("*.jsonl")))
         failing = [o for o in log.outcomes if o.status == "fail"]
         assert failing
         path = tmp_path / "mine.yaml"
         path.write_text(text([entry(o.case, signature=Signature.of(o)) for o in failing], ""))
-        code, out, _ = cli("run", "-b", connect, *few, "--expectations", path)
+        code, out, _ = cli("run", "-b", connect, *few, "--no-diagnosis", "--expectations", path)
         assert (code, "As expected" in out, "NOT CONFORMANT" in out) == (4, True, True)
-        code, out, _ = cli("run", "-b", "numpy", *few, "--expectations", path)
+        code, out, _ = cli("run", "-b", "numpy", *few, "--no-diagnosis", "--expectations", path)
         assert (code, "unexpected pass" in out) == (1, True)
         path.write_text(text([entry(o.case, signature=Signature.of(o), expires="2020-01-01") for o in failing], ""))
-        code, out, _ = cli("run", "-b", connect, *few, "--expectations", path)
+        code, out, _ = cli("run", "-b", connect, *few, "--no-diagnosis", "--expectations", path)
         assert (code, "expired" in out) == (1, True)
 
     def test_a_log_is_checked_and_a_filtered_one_is_no_source(self, cli, few, tmp_path):  # noqa: F811
@@ -309,13 +309,16 @@ class TestReplay:
 
     def test_recorded_results_stand_for_cases_that_are_the_same(self, cli, few, tmp_path):  # noqa: F811
         connect = f"py:{FAKES}:SlightlyOff"
-        cli("run", "-b", connect, *few, "-o", tmp_path)
+        cli("run", "-b", connect, *few, "--no-diagnosis", "-o", tmp_path)
         path = next(tmp_path.glob("*.jsonl"))
+        path.write_text(path.read_text().replace('"diagnosis":""', '"diagnosis":"a mistake"'))
         recorded = read_log(path)
         code, out, _ = cli("run", "-b", f"replay:{path}", *few, "-o", tmp_path / "again")
         again = read_log(next((tmp_path / "again").glob("*.jsonl")))
         assert code == 1
-        assert again.outcomes == recorded.outcomes
+        assert {o.case: o for o in again.outcomes} == {o.case: o for o in recorded.outcomes}
+        wrong = {r.diagnosis for r in again.results.values() if r.outcome.status == "fail"}
+        assert wrong == {"a mistake"}
         assert again.header.backend.version == recorded.header.backend.version
         assert "replay:" in out
 

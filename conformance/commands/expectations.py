@@ -70,7 +70,7 @@ def _run(connect: str, library: Library, isolation: Isolation) -> Log:
     from conformance.commands.run import run_one
     from conformance.runner import Plan
 
-    return run_one(Plan(connect, library.cases, complete=True), library, None, isolation=isolation)
+    return run_one(Plan(connect, library.cases, complete=True), library, None, isolation=isolation, explain=False)
 
 
 def _show(known: Expectations) -> int:

@@ -129,13 +129,15 @@ def run_one(
             path,
             more=backend.environment,
             on_result=advance,
-            explain=partial(explanations, library, plan, backend) if backend.backend and explain else None,
+            explain=partial(explanations, library, plan, backend) if explain else None,
             earlier=earlier,
         )
 
 
 def explanations(library: Library, plan: Plan, running: Running, failures: Sequence[Outcome]) -> Mapping[str, str]:
     """What failing cases look like, by case id, as far as known mistakes explain them."""
+    if running.recording:
+        return running.recording.diagnoses(failures)
     if not failures or running.backend is None or plan.readings:
         return {}
     from conformance.diagnose import explain
