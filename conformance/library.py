@@ -360,6 +360,7 @@ def concrete(raw: dict[str, Any], variables: Mapping[str, Any], label: str, here
     _known(here, written.expect.values, list(operation.output), "expect")
     _known(here, written.disabled, list(operation.switchable), "disabled")
     _known(here, written.clauses, list(operation.clause), "clauses")
+    _known(here, written.relations, list(operation.relation), "relations")
     _known(here, [written.element_type], list(ELEMENT_TYPES), "element_type")
     _known(here, [written.length_type], list(LENGTH_TYPES), "length_type")
 
