@@ -5,6 +5,7 @@ Everything is written to the log as it happens. An example counts once, however 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from platformdirs import user_cache_path
 
 from conformance.backends.protocol import Backend, BackendInfo
 from conformance.case import Case, summary
@@ -172,6 +174,8 @@ class Stage:
 @contextmanager
 def stage(setup: Setup, *, isolate: bool = False) -> Iterator[Stage]:
     """A backend made ready. Raises `BackendError` and `Unsupported`."""
+    # Hypothesis keeps files of its own, by default in the current folder.
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(user_cache_path("qsa-conformance") / "hypothesis"))
     if isolate:
         lane = Lane(setup)
         ready = lane.start()
