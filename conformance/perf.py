@@ -107,6 +107,12 @@ class Contender:
     moves: bool = True  # whether it moves the bytes that the operation must move
 
 
+def copy_of(backends: Sequence[Backend], threads: int) -> Callable[[Array, Array], object] | None:
+    """A copy by threads that are there already, from the first backend with `plain_copy(threads)`; None without one."""
+    offered = next((offer for one in backends if (offer := getattr(one, "plain_copy", None))), None)
+    return offered(threads) if offered else None
+
+
 def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, list[Contender]]]:
     """Every backend with its parts: those it returns from `timing_targets(threads)`, where it has that method.
 
@@ -151,20 +157,21 @@ def call_of(session: Session, calls: Sequence[Inputs], operation: Operation) -> 
 
 
 class Copier:
-    """A plain copy of an array by a number of threads, each its share."""
+    """A plain copy of an array by a number of threads, each its share; `by` copies in NumPy's place (to, source)."""
 
-    def __init__(self, source: Array, threads: int) -> None:
+    def __init__(self, source: Array, threads: int, by: Callable[[Array, Array], object] | None = None) -> None:
         flat = source.reshape(-1).view(np.uint8)
         self.bytes = 2 * flat.nbytes  # read and written
-        count = max(1, min(threads, flat.nbytes // SHARE_OF_THREAD))
+        count = 1 if by else max(1, min(threads, flat.nbytes // SHARE_OF_THREAD))
         edges = [flat.nbytes * i // count for i in range(count + 1)]
         target = np.zeros_like(flat)
+        self._copy: Callable[[Array, Array], object] = by or np.copyto
         self._parts = [(target[a:b], flat[a:b]) for a, b in itertools.pairwise(edges)]
         self._pool = ThreadPoolExecutor(count - 1) if count > 1 else None
 
     def __call__(self) -> None:
-        waiting = [self._pool.submit(np.copyto, *part) for part in self._parts[1:]] if self._pool else []
-        np.copyto(*self._parts[0])
+        waiting = [self._pool.submit(self._copy, *part) for part in self._parts[1:]] if self._pool else []
+        self._copy(*self._parts[0])
         for one in waiting:
             one.result()
 
@@ -301,6 +308,7 @@ class Bench:
     seconds: float
     limits: Limits = field(default_factory=Limits)
     clock: Clock = time.perf_counter
+    copy: Callable[[Array, Array], object] | None = None  # instead of NumPy's, as `copy_of` gives it
     _medians: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
 
     def records(self, chosen: Sequence[Workload]) -> Iterator[tuple[Contender, PerfRecord]]:
@@ -322,15 +330,15 @@ class Bench:
         case, operation = workload.case, self.operation
         whole = workloads.inputs_of(case, operation)
         calls = _calls(whole, case, operation)
-        copier = Copier(max(whole.values(), key=lambda array: array.nbytes), self.threads)
+        copier = Copier(max(whole.values(), key=lambda array: array.nbytes), self.threads, self.copy)
         sessions: list[Session] = []
         ready: list[tuple[int, Call]] = []
         timed: list[Timed] = []
         try:
             for contender in self.contenders:
+                if contender.part and len(calls) > 1:
+                    continue  # its outputs are nothing to go on with
                 try:
-                    if contender.part and len(calls) > 1:
-                        raise Unsupported(contender.name, "a part is timed on single calls")
                     if case.element_type not in contender.info.element_types:
                         raise Unsupported(case.element_type, f"{contender.name} does not take it")
                     session = contender.prepare(config_of(case))
@@ -418,6 +426,8 @@ def compared(first: Sequence[float], other: Sequence[float]) -> dict[str, float 
 
 
 def _growth(points: Sequence[tuple[int, float]]) -> dict[str, float | str | None]:
+    if len(points) < 3:
+        return {}  # any two points lie on a line
     found = growth([tokens for tokens, _ in points], [seconds for _, seconds in points])
     return {"growth": found.exponent, "growth_low": found.low, "growth_high": found.high} if found else {}
 
@@ -453,13 +463,13 @@ HEADS = ("workload", "backend", "median", "99 % interval", "tokens/s", "GB/s", "
 
 def table(records: Sequence[PerfRecord]) -> str:
     """All records, one row each; what could not be told stands below."""
-    rows, notes = [], []
+    notes: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        rows.append(_row(record))
         if record.says:
-            notes.append(f"{record.workload}, {record.numbers['backend']}: {record.says}")
-    text = tabulate(rows, HEADS, disable_numparse=True, stralign="left")
-    return "\n\n".join([text, *(["\n".join(notes)] if notes else [])])
+            notes.setdefault((record.workload, record.says), []).append(str(record.numbers["backend"]))
+    text = tabulate([_row(record) for record in records], HEADS, disable_numparse=True, stralign="left")
+    lines = [f"{workload}: {says} ({'; '.join(names)})" for (workload, says), names in notes.items()]
+    return "\n\n".join([text, *(["\n".join(lines)] if lines else [])])
 
 
 def _row(record: PerfRecord) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -249,6 +250,17 @@ class TestTurns:
         assert (np.concatenate([target for target, _ in copier._parts]) == source.reshape(-1)).all()
         copier.close()
 
+    def test_a_backend_may_bring_a_copy(self):
+        class Copying(NumPyReference):
+            def plain_copy(self, threads):
+                return lambda to, source: asked.append((threads, to.nbytes, source.nbytes))
+
+        asked = []
+        copy = perf.copy_of([NumPyReference(), Copying()], 3)
+        perf.Copier(np.zeros((2, 5), np.float32), 3, copy)()
+        assert asked == [(3, 40, 40)]
+        assert perf.copy_of([NumPyReference()], 3) is None
+
 
 @pytest.fixture
 def told(library, timed):
@@ -330,6 +342,11 @@ class Paced(NumPyReference):
         self.closed += 1
 
 
+def copying(clock):
+    """A copy that takes a millisecond by the clock."""
+    return lambda to, source: setattr(clock, "now", clock.now + 1e-3)
+
+
 class TestBench:
     def contenders(self, clock):
         made = [Paced(clock, 1e-5), Paced(clock, 2e-5)]
@@ -339,14 +356,31 @@ class TestBench:
         clock = Clock()
         made, entries = self.contenders(clock)
         chosen = [timed["prefill[L=1024]"], timed["prefill[L=4096]"], timed["prefill[L=32768]"]]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(perf.Copier, "__call__", lambda self: setattr(clock, "now", clock.now + 1e-3))
-            records = list(perf.Bench(library.operation, entries, 1, 0.01, clock=clock).records(chosen))
+        records = list(
+            perf.Bench(library.operation, entries, 1, 0.01, clock=clock, copy=copying(clock)).records(chosen)
+        )
         assert [(c.name, r.workload) for c, r in records] == [(c.name, w.id) for w in chosen for c in entries]
         assert [("growth" in r.numbers) for _, r in records] == [False] * 4 + [True] * 2
         assert records[-1][1].numbers["growth"] == pytest.approx(1.0)
         assert records[-1][1].numbers["ratio"] == pytest.approx(2.0)
         assert [one.closed for one in made] == [3, 3]
+
+    def test_parts_are_timed_on_single_calls(self, library, timed):
+        clock = Clock()
+        _, (first, part) = self.contenders(clock)
+        part = dataclasses.replace(part, part=True, moves=False)
+        one = perf.Bench(library.operation, [first, part], 1, 0.01, clock=clock, copy=copying(clock))
+        stream = msgspec.structs.replace(
+            timed["chunked-prefill"].case, dims={"N": 1, "L": 8, "Di": 4, "Dr": 2, "Bp": 0}
+        )
+        stream = dataclasses.replace(
+            timed["chunked-prefill"], case=msgspec.structs.replace(stream, streams=((4, 4),), past=(0,), pad=(0,))
+        )
+        assert [c.name for c, _ in one.records([stream])] == ["p0"]
+        single = list(one.records([timed["decode[N=1,closes=0]"]]))
+        assert [c.name for c, _ in single] == ["p0", "p1"]
+        # It does not move what the operation must move.
+        assert "median_s" in single[1][1].numbers and "bytes_per_s" not in single[1][1].numbers
 
     def test_what_a_backend_cannot_do_is_said(self, library, timed):
         clock = Clock()
@@ -370,7 +404,7 @@ class TestBench:
         quiet = {"backend": "a", "median_s": 0.0021, "low_s": 0.002, "high_s": 0.0022, "growth": 1.01, "ratio": 1.0}
         text = perf.table([PerfRecord("w", quiet), PerfRecord("v", {"backend": "b"}, "too noisy to tell: so it is")])
         assert "2.1 ms" in text and "2 ms to 2.2 ms" in text and "1.010" in text
-        assert text.endswith("v, b: too noisy to tell: so it is")
+        assert text.endswith("v: too noisy to tell: so it is (b)")
 
 
 class TestConformance:

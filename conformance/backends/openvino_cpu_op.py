@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
@@ -104,6 +104,12 @@ class OpenVINOCpuOp:
         from conformance.backends.native_timing import parts
 
         return parts(OpenVINOCpuOp(threads, "EmptyOp").prepare, threads)
+
+    def plain_copy(self, threads: int) -> Callable[[Array, Array], None]:
+        """A copy of one dense array onto another by as many threads, for `perf` to compare with."""
+        from conformance.backends.native_kernel import Kernel
+
+        return Kernel(threads).plain_copy
 
     def model(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> openvino.Model:
         """A model of the one operation. Ports whose last dimension is zero are empty constants (OFF-3).

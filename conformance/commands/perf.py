@@ -85,6 +85,7 @@ def command(
                 count,
                 seconds,
                 perf.Limits(noise=noise_limit),
+                copy=perf.copy_of([backend for backend, _ in found], count),
             )
             records, paths = timed(bench, chosen, conformant, output)
         finally:
