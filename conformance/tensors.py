@@ -260,6 +260,8 @@ def inputs_of(case: Case, operation: Operation) -> dict[str, Array]:
     columns = operation.columns(rows)
     symbols = {**scalars, **operation.totals_of(scalars, columns)}
     period = int(next(iter(attributes.values())))
+    # Per-sequence symbols as columns against `row` along axis 1.
+    grid = symbols | {name: np.array(values, dtype=np.int64).reshape(-1, 1) for name, values in columns.items()}
     arrays = {}
     for port in operation.ports:
         if port.name == operation.lengths:
@@ -267,7 +269,7 @@ def inputs_of(case: Case, operation: Operation) -> dict[str, Array]:
         elif port.feature in case.disabled:
             arrays[port.name] = np.zeros((0,), dtype=DTYPES[case.element_type])
         else:
-            arrays[port.name] = _element_array(case, port, symbols, columns, period)
+            arrays[port.name] = _element_array(case, port, symbols, grid, period)
     for name, change in case.change.items():
         arrays[name] = _changed(arrays[name], change, case)
     return arrays
@@ -279,22 +281,17 @@ def _length_array(case: Case, total: tuple[int, ...], new: int) -> Array:
     return np.array(total, dtype=DTYPES[case.length_type])
 
 
-def _element_array(
-    case: Case, port: Port, symbols: Mapping[str, Any], columns: Mapping[str, list[int]], period: int
-) -> Array:
+def _element_array(case: Case, port: Port, symbols: Mapping[str, Any], grid: Mapping[str, Any], period: int) -> Array:
     dtype = DTYPES[case.element_type]
     shape = tuple(int(evaluate(s, symbols)) for s in port.shape)
-    grid = None
     if port.token or port.reads:
-        # Per-sequence symbols as columns against `row` along axis 1.
-        grid = {name: np.array(values, dtype=np.int64).reshape(-1, 1) for name, values in columns.items()}
-        grid = {**symbols, **grid, "row": np.arange(shape[1])[None, :]}
-    tokens = evaluate(port.token, grid) if port.token and grid else None
+        grid = {**grid, "row": np.arange(shape[1])[None, :]}
+    tokens = evaluate(port.token, grid) if port.token else None
     spec = case.data.get(port.name, port.aim)
     values, given = fill(spec, Draw(case.seed, port.name, shape, dtype, period, tokens))
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(values).astype(dtype)
-    if port.reads and grid is not None:
+    if port.reads:
         _poison(array, ~np.broadcast_to(evaluate(port.reads, grid), shape[:2]), case.poison)
     if given is not None:
         _poison(array, ~given, case.poison)
@@ -302,8 +299,9 @@ def _element_array(
 
 
 def _poison(array: Array, where: Array, kind: str) -> None:
-    if where.any():
-        array[where] = Poison(kind).values(array[where].shape, array.dtype)
+    count = int(np.count_nonzero(where))
+    if count:
+        array[where] = Poison(kind).values((count, *array.shape[where.ndim :]), array.dtype)
 
 
 def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:

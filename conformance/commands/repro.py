@@ -1,0 +1,39 @@
+"""`repro`: a failure of a log as a script that needs NumPy only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("repro")
+@click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("case_id", metavar="CASE")
+@click.option("--function", default="", metavar="MODULE:NAME",
+              help="Function that the script imports, or FILE.py:NAME  [default: a place to put one in].")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="File to write the script to; else it is printed.")  # fmt: skip
+def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
+    """Write a script of at most 60 lines that shows the failure of CASE: inputs, what is due, and the worst element.
+
+    It runs wherever NumPy is, and judges any function that takes the operation's inputs by name. Its exit code is 0
+    when the function is right, 1 when it is wrong, and 2 as long as there is no function in it.
+    """
+    from conformance.errors import UsageError
+    from conformance.operation import load_operation
+    from conformance.recorded import recorded
+    from conformance.reproduce import script
+
+    if output and output.exists():
+        raise UsageError(f"{output}: is there already; give another name")
+    text = script(recorded(log, case_id), load_operation(), function)
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}") from None
+    click.echo(f"{output}: {len(text.splitlines())} lines; run it with: python {output}")
+    return 0
