@@ -201,7 +201,7 @@ def tables(results: list[Result], start: float) -> tuple[str, bool]:
             good = result.speed >= target.verdicts and result.seconds <= (target.seconds or result.seconds)
             wanted = f"{target.verdicts:,g} a second" + (f", {target.seconds:g} s" if target.seconds else "")
         met &= good
-        told = f"{result.speed:,.0f} verdicts a second"
+        told = f"{result.speed:,.0f} verdicts a second, {result.verdicts / result.cpu:,.0f} of CPU"
         spent = [f"{result.seconds:.1f} s", f"{result.cpu:.1f} s"]
         rows.append([result.connect, told, *spent, wanted, ("yes" if good else "no") if target else ""])
     rows.append(["cases list", "", f"{start:.2f} s", "", f"{STARTUP} s", "yes" if start <= STARTUP else "no"])
