@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,16 +18,16 @@ import msgspec
 
 from conformance.case import Case
 from conformance.engine import Outcome
+from conformance.errors import BackendError
 from conformance.faults import catalogue, layers
 from conformance.faults.model import ELEMENT_TYPES, Entry, Kind
-from conformance.faults.trial import Trial, killed
+from conformance.faults.trial import LARGE, Trial, killed, size
 from conformance.library import Library
 from conformance.operation import Operation
 
 Item = TypeVar("Item")
 
 LIBRARY = "library"
-LARGE = 100_000  # product of the dimensions from which a case is tried late
 PROVEN = 40  # cases with the most kills so far that are tried early
 SHARES = 12  # tasks that the work is cut into, for each worker
 
@@ -197,14 +198,6 @@ def _dealt(items: Sequence[Item], count: int) -> list[tuple[Item, ...]]:
     return [hand for hand in (tuple(items[i::count]) for i in range(min(count, len(items)))) if hand]
 
 
-def size(case: Case) -> int:
-    """Product of the dimensions."""
-    product = 1
-    for value in case.dims.values():
-        product *= max(value, 1)
-    return product
-
-
 class Worker:
     """Does shares of the work in one process."""
 
@@ -325,6 +318,8 @@ def _done(library: Library, tasks: Sequence[Task], jobs: int) -> Iterator[Found]
         try:
             for future in as_completed([pool.submit(_do, task) for task in tasks]):
                 yield future.result()
+        except BrokenProcessPool:
+            raise BackendError("a process was lost; try --jobs 1, which shows where") from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

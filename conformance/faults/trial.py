@@ -23,6 +23,7 @@ from reference.expected import Expected
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CASES_KEPT = 200
+LARGE = 100_000  # size of a case of which no more than one is kept
 
 
 class Remembering:
@@ -108,11 +109,21 @@ class Trial:
     def _of(self, case: Case) -> Common:
         key = id(case)  # of a case that `Common` keeps, so that the number stays its own
         if key not in self._common:
+            for other in [k for k, kept in self._common.items() if size(kept.case) >= LARGE]:
+                del self._common[other]
             self._common[key] = Common(case)
             while len(self._common) > CASES_KEPT:
                 self._common.popitem(last=False)
         self._common.move_to_end(key)
         return self._common[key]
+
+
+def size(case: Case) -> int:
+    """Product of the dimensions."""
+    product = 1
+    for value in case.dims.values():
+        product *= max(value, 1)
+    return product
 
 
 def killed(outcome: Outcome) -> bool:
