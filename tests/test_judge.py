@@ -62,6 +62,27 @@ class TestBounds:
 
     def test_headroom_is_the_largest_ratio(self):
         assert verdict([[1.5]], one(1.0, 1.0)).headroom == {"AVG-1": 0.5}
+        value, bound = np.array([[1.0, 1.0]]), np.array([[1.0, 4.0]])
+        parts = [
+            Part("a", "AVG-1", (np.array([0]), slice(d, d + 1)), value[:, [d]], bound[:, [d]], bound[:, [d]])
+            for d in (0, 1)
+        ]
+        assert verdict([[1.5, 2.0]], Expected((1, 2), F32, tuple(parts))).headroom == {"AVG-1": 0.5}
+
+    def test_headroom_of_what_is_exact_unjudged_or_infinite_is_nothing(self):
+        assert verdict([[1.0]], one(1.0, 1.0)).headroom == {"AVG-1": 0.0}
+        assert verdict([[5.0]], one(1.0, np.inf)).headroom == {"AVG-1": 0.0}
+        assert verdict([[np.nan]], one(1.0, 1.0)).headroom == {"AVG-1": 0.0}
+
+    def test_a_passing_verdict_counts_and_names_nothing_wrong(self):
+        result = verdict([[1.0]], one(1.0, 1.0))
+        assert (result.compared, result.wrong, result.worst, result.reason, result.clause) == (1, 0, None, "", "")
+
+    def test_an_unjudged_element_is_never_the_worst(self):
+        value, bound = np.array([[1.0, 1.0]]), np.array([[np.inf, 0.5]])
+        part = Part("all", "AVG-1", (np.array([0]), slice(0, 2)), value, bound, bound)
+        result = verdict([[9.0, 1.75]], Expected((1, 2), F32, (part,)))
+        assert (result.worst.index, result.worst.ratio, result.wrong) == ((0, 1), 1.5, 1)
 
 
 class TestSpecialValues:
@@ -87,6 +108,8 @@ class TestSpecialValues:
         assert verdict([[np.inf]], one(top * 4, top * 0.01, dtype=dtype), dtype).status == "pass"
         assert verdict([[np.nan]], one(top * 4, top * 0.01, dtype=dtype), dtype).status == "fail"
         assert verdict([[0.0]], one(top * 4, top * 0.01, dtype=dtype), dtype).status == "fail"
+        assert verdict([[-np.inf]], one(top * -4, top * 0.01, dtype=dtype), dtype).status == "pass"
+        assert verdict([[np.inf]], one(top * -4, top * 0.01, dtype=dtype), dtype).status == "fail"
 
 
 class TestCopies:
@@ -111,6 +134,14 @@ class TestCopies:
         quiet, other = np.uint32(0x7FC00000), np.uint32(0xFFC12345)
         got = np.array([[other]], dtype=np.uint32).view(np.float32)
         assert judge("keys", got, copy(np.array([quiet]).view(np.float32))).status == "pass"
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_nan_is_no_number_and_a_number_no_nan(self, dtype):
+        assert verdict([[np.nan]], copy([1.0], dtype), dtype).status == "fail"
+        assert verdict([[1.0]], copy([np.nan], dtype), dtype).status == "fail"
+        # Another element that is NaN in both does not excuse it.
+        result = verdict([[np.nan, np.nan]], copy([np.nan, 2.0], dtype), dtype)
+        assert (result.status, result.wrong, result.worst.index) == ("fail", 1, (0, 1))
 
     def test_zero_signs_are_bits(self):
         assert verdict([[-0.0]], copy([0.0])).status == "fail"
@@ -177,6 +208,27 @@ class TestWorst:
     def test_counts_units_in_the_last_place(self):
         worst = verdict([[1.0 + 2**-7]], one(1.0, 1e-4, dtype=BF16), BF16).worst
         assert (worst.ulps, worst.got_hex, worst.want_hex) == (1.0, "0x3F81", "0x3F80")
+
+    def test_ulps_may_be_a_fraction(self):
+        assert verdict([[1.0]], one(1.0 + 2**-9, 1e-4, dtype=BF16), BF16).worst.ulps == 0.25
+
+    def test_the_index_adds_the_start_of_a_slice(self):
+        value = np.zeros((1, 4))
+        expected = Expected((1, 7), F32, (Part("tail", "NRM-1", (np.array([0]), slice(3, 7)), value, value, value),))
+        got = np.zeros((1, 7), np.float32)
+        got[0, 4] = 1.0
+        assert judge("keys", got, expected).worst.index == (0, 4)
+
+    def test_the_sentence_says_how_far_off_and_how_many(self):
+        assert verdict([[1.5]], one(1.0, 0.25)).reason == (
+            "keys[0, 0] (all) is 1.5, not 1: off by 0.5, 2 times the bound"
+        )
+        assert verdict([[2.0, 3.0]], copy([1.0, 1.0])).reason == (
+            "keys[0, 0] (copied) is 2, not 1 bit for bit; 2 elements are wrong"
+        )
+        assert verdict([[1.5]], one(1.0, 1.0, 0.25)).reason == (
+            "keys[0, 0] (all) is 1.5, not 1: off by 0.5, within the bound (0.5 of it) but beyond the quality tier"
+        )
 
     def test_an_infinite_ratio_outranks_any_other(self):
         expected = copy([1.0, 2.0, 3.0])
