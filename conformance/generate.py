@@ -27,11 +27,15 @@ Poison = Literal["mixed", "nan", "huge", "zero"]
 
 TOPIC = "generated"
 POISONS: tuple[Poison, ...] = ("mixed", "mixed", "nan", "huge", "zero")
-LARGE = 50  # in one of so many examples one thing is large
+LARGE = 25  # in one of so many examples one thing is large
+PLAIN = 4  # corners that the rest is then drawn from, so that the example does not take long
 PAST = "past"
-AUDITED = 100  # one in so many valid examples has an audit as well
+AUDITED = 50  # one in so many valid examples has an audit as well
+SELDOM = ("sessions", "concurrent")  # audits that prepare sessions
 REFUSED = 8  # one in so many examples breaks a rule
 ONE_BY_ONE = 12  # tokens up to which a stream of single tokens is drawn
+
+OFTEN = AUDITS + tuple(audit for audit in AUDITS if audit not in SELDOM) * 2
 
 # Hypothesis mixes in constants of loaded modules where a range is wider than this; narrower ones are drawn the same way
 # whatever is loaded.
@@ -180,7 +184,11 @@ class Generator:
             if dim.draw and isinstance(dim.default, str):
                 later[name] = dim.draw
             elif dim.draw and name in self._used[configuration.disabled]:
-                size = _large(below, dim.draw, scalars) if name == large else _ranged(below, dim.draw, scalars)
+                size = (
+                    _large(below, dim.draw, scalars)
+                    if name == large
+                    else _ranged(below, dim.draw, scalars, plain=bool(large))
+                )
                 scalars[name] = dims[name] = max(size, smallest)
             else:
                 scalars[name] = dims[name] = int(evaluate(dim.default, scalars))
@@ -216,7 +224,7 @@ class Generator:
             poison=POISONS[kind // len(LENGTH_TYPES)],
             streams=_streams(below, L),
             relations=self._relations,
-            audits=(AUDITS[below(len(AUDITS))],) if below(AUDITED) == AUDITED - 1 else (),
+            audits=(OFTEN[below(len(OFTEN))],) if below(AUDITED) == AUDITED - 1 else (),
         )
 
     def _history(self, below: Below, symbols: Mapping[str, Any], N: int, L: int) -> tuple[list[int], list[int]]:
@@ -285,13 +293,13 @@ class Generator:
         )
 
 
-def _ranged(below: Below, span: Range, symbols: Mapping[str, Any]) -> int:
-    """A corner of a range, or any of its numbers."""
+def _ranged(below: Below, span: Range, symbols: Mapping[str, Any], *, plain: bool = False) -> int:
+    """A corner of a range, or any of its numbers; with `plain` one of the first corners."""
     least, most = int(evaluate(span.least, symbols)), int(evaluate(span.most, symbols))
     count = (most - least) // span.step + 1
     if count <= 1:
         return least
-    index = below(len(span.corners) + 1)
+    index = below(min(PLAIN, len(span.corners)) if plain else len(span.corners) + 1)
     if index == len(span.corners):
         return least + below(min(count, WIDEST + 1)) * span.step
     corner = int(evaluate(span.corners[index], symbols))
