@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.case import Case
 from conformance.engine import Outcome
 from conformance.errors import UsageError, nearest
+from conformance.library import Library
 from conformance.reporting.log import Log, read_log
 
 SHOWN = ("fail", "error", "quality-warning")
@@ -52,3 +53,11 @@ def recorded(path: Path, name: str) -> Recorded:
     if outcome.status not in SHOWN:
         raise UsageError(f"{path}: {name} is no failure: its status is {outcome.status}")
     return Recorded(log, log.cases[name].case, outcome)
+
+
+def cases_of(path: Path, library: Library) -> Library:
+    """The cases of a log in place of the library's. Raises `UsageError`, also for a log without cases."""
+    cases = tuple(record.case for record in read_log(path).cases.values())
+    if not cases:
+        raise UsageError(f"{path}: has no cases")
+    return replace(library, cases=cases, written=len(cases))

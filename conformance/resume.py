@@ -11,6 +11,7 @@ from conformance import __version__
 from conformance.backends.protocol import BackendInfo
 from conformance.errors import UsageError
 from conformance.library import Library
+from conformance.recorded import cases_of
 from conformance.reporting.log import Log, decode, read_log
 from conformance.runner import Plan
 from conformance.selection import select
@@ -24,6 +25,8 @@ def take_up(path: Path, library: Library) -> tuple[Plan, Log]:
     """
     log = read_log(path)
     head = log.header
+    if "--from-log" in head.filters:
+        library = cases_of(Path(head.filters["--from-log"]), library)
     for what, then, now in (
         ("version of the suite", head.suite, __version__),
         ("case library", head.library, library.digest),

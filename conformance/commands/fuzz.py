@@ -225,7 +225,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
     """What came out of a campaign, in a few lines, and the failures by kind."""
     from conformance.fuzz import describe, merged_headroom
     from conformance.reporting.log import count
-    from conformance.reporting.table import reproduce
+    from conformance.reporting.table import repeat_of
 
     outcomes, campaign = ledger.outcomes, ledger.campaign
     number, seconds = len(outcomes), ledger.seconds
@@ -240,13 +240,15 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         click.echo(f"largest error / bound: {shown}")
     if not finished:
         click.echo("interrupted; what was run is in the log")
+    log = ledger.log(head, None)
     for finding in ledger.findings:
         click.echo("\n" + describe(finding, ledger.operation))
         looks = ledger.results[finding.example.key].diagnosis
         if looks:
             click.echo(f"    looks like: {looks}")
-        command = reproduce(str(path), finding.example.case.id)
-        click.echo(f"    {command}\n    {command.replace(' repro ', ' shrink ', 1)}")
+        click.echo(f"    {repeat_of(log, finding.example.outcome)}")
+        for verb in ("shrink", "repro"):
+            click.echo(f"    qsa-conformance {verb} {shlex.quote(str(path))} {finding.example.case.id}")
     if not ledger.findings and finished:
         click.echo("nothing failed")
     again = f"qsa-conformance fuzz -b {shlex.quote(campaign.connect)} --seed {campaign.seed}"

@@ -20,8 +20,9 @@ from conformance.errors import BackendError, UsageError
 from conformance.expectations import find
 from conformance.isolation import Isolation, Running, running
 from conformance.library import Library, load_library
+from conformance.recorded import cases_of
 from conformance.reporting import table
-from conformance.reporting.log import Log, file_name
+from conformance.reporting.log import Log, file_name, read_log
 from conformance.resume import check_same, take_up
 from conformance.runner import Plan, execute
 from conformance.selection import select
@@ -41,6 +42,8 @@ from conformance.selection import select
 )
 @click.option("--resume", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="LOG",
               help="Finish an interrupted run; repeatable.")  # fmt: skip
+@click.option("--from-log", type=click.Path(path_type=Path, dir_okay=False), metavar="LOG",
+              help="Run the cases of a log; -b and --reading are as there unless given.")  # fmt: skip
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
 @click.option("--diagnosis/--no-diagnosis", default=True, help="Say which known mistake failures look like.")
 @click.option("--show", type=int, default=table.SHOWN_FAILURES, show_default=True, help="Failures to print.")
@@ -56,6 +59,7 @@ def command(
     output: Path | None,
     expectations: Path | None,
     resume: tuple[Path, ...],
+    from_log: Path | None,
     fail_fast: bool,
     diagnosis: bool,
     show: int,
@@ -65,18 +69,22 @@ def command(
     Without -b every backend that this machine can run is run. Exit code 0: all conformant or, with expectations, as
     expected; 1: not; 2: wrong usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
     """
-    library = load_library()
+    library = source = load_library()
     filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
     filters = {key: value for key, value in filters.items() if value}
     filters |= {"--quick": "yes"} if quick else {}
     filters |= {"--fail-fast": "yes"} if fail_fast else {}
+    filters |= {"--from-log": str(from_log.absolute())} if from_log else {}
     tasks: list[tuple[Plan, Path | None, Log | None]]
     if resume:
         if backends or filters or readings or output:
             raise UsageError("--resume takes backend, filters and readings from the log; give it without them")
         tasks = [(plan, path, log) for path in resume for plan, log in [take_up(path, library)]]
     else:
-        chosen = select(library, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
+        if from_log:
+            source, head = cases_of(from_log, library), read_log(from_log).header
+            backends, readings = backends or (head.backend.connect,), readings or head.readings
+        chosen = select(source, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
         plans = [Plan(text, chosen, not filters, filters, readings) for text in backends or [*EMBEDDED]]
         tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
     if expectations and len(tasks) != 1:
@@ -87,7 +95,7 @@ def command(
     for (plan, path, earlier), entries in zip(tasks, known, strict=True):
         plan = replace(plan, expectations=entries)
         try:
-            logs.append(run_one(plan, library, path, isolation=isolation, earlier=earlier, explain=diagnosis))
+            logs.append(run_one(plan, source, path, isolation=isolation, earlier=earlier, explain=diagnosis))
         except (BackendError, Unsupported) as error:
             unusable.append(f"{plan.connect}: {error}")
     show_logs(logs, library, show)

@@ -152,23 +152,21 @@ def excerpt(text: str, most: int = 6) -> list[str]:
     return lines if len(lines) <= most else [*lines[: most - 2], "...", *lines[-2:]]
 
 
-def repeat(connect: str, case: str, command: str = "qsa-conformance run") -> str:
-    """The command that repeats a case."""
-    return f"{command} -b {shlex.quote(connect)} --case {shlex.quote(case)}"
+def repeat(connect: str, case: str, command: str = "qsa-conformance run", *, log: str = "") -> str:
+    """The command that repeats a case, of the library or of a log."""
+    source = f" --from-log {shlex.quote(log)}" if log else ""
+    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}"
 
 
 def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") -> str:
     """The command that repeats a result as it came about: in a worker, under the readings of the run."""
-    if log.header.seed is not None:
-        return reproduce(log.origins.get(outcome.case, log.path), outcome.case)
-    isolate = " --isolate" if outcome.lost and not log.header.backend.connect.startswith("cmd:") else ""
-    readings = "".join(f" --reading {name}={choice}" for name, choice in log.header.readings.items())
-    return repeat(log.header.backend.connect, outcome.case, command) + isolate + readings
-
-
-def reproduce(path: str, case: str) -> str:
-    """The command that reproduces a generated case, which is in the log alone."""
-    return f"qsa-conformance repro {shlex.quote(path)} {shlex.quote(case)}"
+    head = log.header
+    # A generated case is in its log alone, and so is one that was shrunk.
+    elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
+    path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
+    isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
+    readings = "".join(f" --reading {name}={choice}" for name, choice in head.readings.items())
+    return repeat(head.backend.connect, outcome.case, command, log=path) + isolate + readings
 
 
 def size(log: Log, outcome: Outcome) -> int:
