@@ -97,10 +97,19 @@ def size(case: Case, operation: Operation) -> str:
 
 
 def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> None:
-    """A log with one case."""
+    """A log with one case; seed and number of a generated one stay those it was found by."""
+    from conformance.case import summary
     from conformance.library import load_library
-    from conformance.runner import Plan, execute
+    from conformance.reporting.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
+    from conformance.runner import Plan, header
 
-    filters = {"shrink": found.case.id}
-    plan = Plan(connect, (case,), complete=False, filters=filters, readings=here.readings)
-    execute(plan, load_library(), here.info, [here.run(case)], path, more=here.environment)
+    library = load_library()
+    plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.readings)
+    head = header(plan, library, here.info, more=here.environment, seed=found.log.header.seed)
+    outcome = here.run(case)
+    counts = count([outcome])
+    with LogWriter(path) as writer:
+        writer.write(head)
+        writer.write(CaseRecord(outcome.digest, summary(case, library.operation), case))
+        writer.write(ResultRecord(outcome, example=found.log.results[found.case.id].example))
+        writer.write(Footer(counts, outcome.verdicts, outcome.seconds, verdict(counts, complete=False)))
