@@ -233,6 +233,7 @@ class TestMatrix:
     def test_a_case_is_tried_in_every_type_unless_written_for_one(self, library):
         plain = library.find(first(library, "rotation/"))
         assert {case.element_type for case in matrix.in_all_types(plain)} == set(ELEMENT_TYPES)
+        assert [case.element_type for case in matrix.in_all_types(plain, ["f16"])[1:]] == ["bf16"]
         by_hand = next(case for case in library.cases if case.values)
         assert matrix.in_all_types(by_hand) == (by_hand,)
 

@@ -244,9 +244,12 @@ class Worker:
     def _variants(self, task: Task) -> Found:
         found = Found(task)
         variants = [self._entry("variant", id) for id in task.entries]
+        types: dict[str, set[str]] = {}
+        for case in self.library.cases:
+            types.setdefault(case.place, set()).add(case.element_type)
         for number in task.cases:
             case = self.library.cases[number]
-            for one in in_all_types(case) if task.kind == "variants-in-all-types" else (case,):
+            for one in in_all_types(case, types[case.place]) if task.kind == "variants-in-all-types" else (case,):
                 for variant in variants:
                     self._note(found, variant, one, self.trial.run(variant, one))
         return found
@@ -270,16 +273,12 @@ def promise(fault: Entry, case: Case) -> tuple[bool, bool, bool, int]:
     )
 
 
-def in_all_types(case: Case) -> tuple[Case, ...]:
-    """The case in every element type, where nothing in it is written for one type."""
+def in_all_types(case: Case, there: Iterable[str] = ()) -> tuple[Case, ...]:
+    """The case, and the same in the element types that are not `there`, where nothing in it is written for one type."""
     if case.values or case.change or case.refusal:
         return (case,)
-    others = [
-        msgspec.structs.replace(case, id=f"{case.id} in {T}", element_type=T)
-        for T in ELEMENT_TYPES
-        if case.element_type != T
-    ]
-    return (case, *others)
+    missing = [T for T in ELEMENT_TYPES if T not in {case.element_type, *there}]
+    return (case, *(msgspec.structs.replace(case, id=f"{case.id} in {T}", element_type=T) for T in missing))
 
 
 # Processes
