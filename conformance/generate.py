@@ -312,11 +312,14 @@ def _large(below: Below, span: Range, symbols: Mapping[str, Any]) -> int:
 
 
 def _streams(below: Below, L: int) -> tuple[tuple[int, ...], ...]:
-    """At most one partition of the new tokens; calls without tokens may occur in it."""
-    kind = below(6)
-    if not kind:
+    """At most one partition of the new tokens; calls without tokens may occur in it.
+
+    A case without one is split by a relation, call by call unjudged.
+    """
+    kind = below(8)
+    if kind < 3:
         return ()
-    if kind == 1 and 1 < L <= ONE_BY_ONE:
+    if kind == 3 and 1 < L <= ONE_BY_ONE:
         return ((1,) * L,)
-    cuts = sorted(below(min(L, WIDEST) + 1) for _ in range(1 + kind // 3))
+    cuts = sorted(below(min(L, WIDEST) + 1) for _ in range(1 + kind // 6))
     return (tuple(b - a for a, b in pairwise((0, *cuts, L))),)
