@@ -84,7 +84,7 @@ class _Search:
         self.spent = False
         self._most, self._until = trials, time.perf_counter() + seconds
         self._price = cost(case, operation)
-        self._seen = {case.digest}
+        self._known = {case.digest: True}
 
     def settle(self, *more: Callable[[_Search], None]) -> None:
         """Take every way to make the case cheaper, until there is none."""
@@ -104,18 +104,24 @@ class _Search:
         price = cost(candidate, self.operation)
         if price >= self._price and not dearer:
             return False
-        digest = candidate.digest
-        if digest in self._seen or not possible(candidate, self.operation):
-            return False
-        if self.trials >= self._most or time.perf_counter() > self._until:
-            self.spent = True
-            return False
-        self._seen.add(digest)
-        self.trials += 1
-        if self.fails(candidate) != self.signature:
+        if not self._fails(candidate):
             return False
         self.best, self._price = candidate, price
         return True
+
+
+    def _fails(self, candidate: Case) -> bool:
+        """Whether a candidate fails in the same way; tried once."""
+        digest = candidate.digest
+        if digest not in self._known:
+            if not possible(candidate, self.operation):
+                return False
+            if self.trials >= self._most or time.perf_counter() > self._until:
+                self.spent = True
+                return False
+            self.trials += 1
+            self._known[digest] = self.fails(candidate) == self.signature
+        return self._known[digest]
 
 
 # What a case costs its reader
@@ -254,7 +260,7 @@ def tokens(case: Case, operation: Operation) -> Candidates:
 def attributes(case: Case, operation: Operation) -> Candidates:
     """Smaller whole attributes, with the history and the new tokens counted in them; others as by default."""
     L = case.dims[operation.tokens]
-    for name, value in case.attributes.items():
+    for name, value in case.attributes.items() if not case.values else ():
         known = operation.attributes[name]
         if case.refusal and (name in case.refusal.names or not value >= known.least):
             continue
@@ -328,6 +334,8 @@ def features(case: Case, operation: Operation) -> Candidates:
 
 def usual(case: Case, operation: Operation) -> Candidates:
     """The usual types, nothing in don't-care elements, no seed."""
+    if case.values:
+        return
     if not any(change.type for change in case.change.values()):
         yield replace(case, element_type="f32")
         yield replace(case, length_type="i64")
@@ -339,8 +347,8 @@ def usual(case: Case, operation: Operation) -> Candidates:
 
 def aims(case: Case, operation: Operation) -> Candidates:
     """Plainer values for whole ports: zeros, ones, whole numbers, no injected values."""
-    on = shapes(case, operation)
-    if all(isinstance(spec, dict) for spec in case.data.values()):
+    on = shapes(case, operation) if not case.values else {}
+    if on and all(isinstance(spec, dict) for spec in case.data.values()):
         for value in (0, 1, WHOLE):
             yield replace(case, data=dict.fromkeys(on, value))
         yield replace(case, data={})
@@ -383,6 +391,9 @@ def literally(search: _Search) -> bool:
     zeroed = inputs_of(replace(case, poison="zero", change={}), operation)
     data = {}
     for name in shapes(case, operation):
+        if not isinstance(case.data.get(name), dict | None):
+            data[name] = case.data[name]
+            continue
         array = arrays[name]
         with np.errstate(invalid="ignore"):
             ignored = (array != array) & (zeroed[name] == zeroed[name])
@@ -446,9 +457,9 @@ def simpler(value: Any) -> Iterator[Any]:
     number = float(value)
     found: list[float | int] = [0, 1, 2, -1]
     if math.isfinite(number) and number:
-        sign = int(math.copysign(1, number))
         exponent = round(math.log2(abs(number)))
-        found += [sign * (2**exponent if exponent >= 0 else 2.0**exponent), round(number)]
+        power = 2**exponent if 0 <= exponent < 64 else 2.0**exponent
+        found += [power, -power, abs(round(number)), round(number)]
         found += [float(f"{number:.{places}g}") for places in (1, 2, 3)]
     cheaper = {one for one in found if digits(one) < digits(number)}
     yield from sorted(cheaper, key=digits)
