@@ -38,7 +38,6 @@ FAILURES_TRIED = 14  # failing cases that suspects are tried on
 PASSES_TRIED = 10  # passing cases that a suspect must pass as well
 IDLE = 300  # cases in a row that tell nothing more apart, after which the search for probes ends
 TELLING = 12  # cases by which a reading is told from its alternatives
-PROMISING = 400  # cases that are tried to fail a suspect that no small case fails
 EXPLANATION = 20.0  # seconds that a run gives to explaining its failures
 SMALL = 3e4  # product of the dimensions up to which a case may serve as a probe
 ROUNDINGS = 4.0  # units in the last place that two implementations of one mistake may lie apart, besides the bounds
@@ -628,7 +627,7 @@ def _killer(lab: Lab, library: Library, suspect: Suspect, advance: Callable[[str
     assert suspect.fault is not None
     entry = suspect.fault
     order = sorted(library.cases, key=lambda case: (entry.id not in case.kills, promise(entry, case)))
-    for case in order[:PROMISING]:
+    for case in order:
         advance(f"{suspect.name} on {case.id}")
         if lab.of(suspect, case).outcome.status in ("fail", "error"):
             return case
