@@ -75,6 +75,7 @@ class Ledger:
         self.campaign, self.operation, self.writer, self.saved = campaign, operation, writer, saved
         self.watch = watch or (lambda ledger: None)
         self.findings = Findings()
+        self.news: list[Example] = []  # the first example of every finding
         self.cases: dict[str, CaseRecord] = {}
         self.results: dict[str, ResultRecord] = {}  # by key
         self.started = time.perf_counter()
@@ -93,7 +94,8 @@ class Ledger:
             result = ResultRecord(example.outcome, example=example.key)
             self.results[example.key] = result
             self.writer.write(result)
-            self.findings.add(example)
+            if self.findings.add(example):
+                self.news.append(example)
             if self.saved and example.outcome.status in FAILED:
                 self.saved.keep(example.case)
             elif self.saved and example.key.startswith(SAVED):

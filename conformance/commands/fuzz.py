@@ -262,10 +262,21 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
 
 
 def progress(campaign: Campaign) -> Any:
-    """A context that gives a function to call for every example; silent unless the error stream is a terminal."""
-    if not sys.stderr.isatty():
-        return nullcontext(lambda ledger: None)
-    return _Bar(campaign)
+    """A context that gives a function to call for every example; it says what is new, on a terminal how far it is."""
+    return _Bar(campaign) if sys.stderr.isatty() else nullcontext(_News(campaign, click.echo))
+
+
+class _News:
+    """Says the first failure of every kind when it comes, in a campaign that goes on after it."""
+
+    def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
+        self._said, self._say = 0 if campaign.keep_going else 1, say
+
+    def __call__(self, ledger: Ledger) -> None:
+        for example in ledger.news[self._said :]:
+            self._said += 1
+            outcome = example.outcome
+            self._say(f"{outcome.status}  {outcome.clause}  {example.case.id}: {outcome.where}: {outcome.reason}")
 
 
 class _Bar:
@@ -282,6 +293,7 @@ class _Bar:
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task(campaign.connect, total=campaign.planned or None, speed="")
         self._title = campaign.connect
+        self._news = _News(campaign, lambda text: self._progress.console.print(text, markup=False, highlight=False))
 
     def __enter__(self) -> Callable[[Ledger], None]:
         self._progress.start()
@@ -292,6 +304,7 @@ class _Bar:
         wrong = f" [red]{found} kinds of failure[/red]" if found else ""
         speed = f"{number / max(ledger.seconds, 1e-9):.0f}/s"
         self._progress.update(self._task, completed=number, speed=speed, description=self._title + wrong)
+        self._news(ledger)
 
     def __exit__(self, *args: object) -> None:
         self._progress.stop()
