@@ -134,8 +134,7 @@ class QSAPrepare:
         lengths = call.lengths
         counts = np.maximum(lengths.c_after - lengths.c, 0)
         n = np.repeat(np.arange(call.N), counts)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        return n, np.repeat(lengths.c, counts) + np.arange(len(n)) - first
+        return n, np.arange(len(n)) + np.repeat(lengths.c - (np.cumsum(counts) - counts), counts)
 
     def raw_keys(self, call: Call, n: Array, t: Array) -> Array:
         """BLK-3: raw keys [..., Di] of tokens t of sequences n, from the waiting keys or from the new rows."""
@@ -169,8 +168,9 @@ class QSAPrepare:
         else:
             cos, sin = (np.zeros((len(n), Dr), dtype=call.dtype) for _ in range(2))
         begun = t < call.lengths.past[n]
-        carried = call.past_incomplete_rope[n[begun]]
-        cos[begun], sin[begun] = carried[:, :Dr], carried[:, Dr:]
+        if begun.any():
+            carried = call.past_incomplete_rope[n[begun]]
+            cos[begun], sin[begun] = carried[:, :Dr], carried[:, Dr:]
         return cos, sin
 
     # Arithmetic of one block key
