@@ -105,8 +105,12 @@ def summary(case: Case, operation: Operation) -> str:
 
 def as_plain(case: Case) -> Mapping[str, Any]:
     """The case as plain data, defaults left out."""
-    return dict(msgspec.to_builtins(case))
+    # msgspec leaves out a text only when it is the very object of the default.
+    plain: dict[str, Any] = msgspec.to_builtins(case)
+    return {key: value for key, value in plain.items() if key not in USUAL or value != USUAL[key]}
 
+
+USUAL = {one.name: one.default for one in msgspec.structs.fields(Case) if isinstance(one.default, str)}
 
 # JSON has no NaN and no infinity: in these fields they are written as words.
 NUMBERS = ("attributes", "data", "change", "values")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-import msgspec
-
-from conformance.case import Case
+from conformance.case import Case, as_plain
 from conformance.expression import evaluate
 from conformance.operation import Operation
 from conformance.resize import symbols, used
@@ -20,7 +18,7 @@ FIELDS = ("level", "length_shape", "element_type", "length_type", "disabled", "d
 
 def as_written(case: Case, operation: Operation) -> dict[str, Any]:
     """The case as plain data, as the library reads it; the part of the id before the slash is the folder's."""
-    plain: dict[str, Any] = msgspec.to_builtins(case)
+    plain = as_plain(case)
     expect = {name: plain[name] for name in ("values", "refusal") if plain.get(name)}
     written = {
         "id": case.id.partition("/")[2] or case.id,
