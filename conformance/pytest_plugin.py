@@ -131,7 +131,8 @@ def check(suite: Suite, connect: str, case: Case) -> None:
     if outcome.status == "quality-warning":
         warnings.warn(f"{case.id}, {outcome.clause}, {outcome.where}: {outcome.reason}", QualityWarning, stacklevel=2)
     if outcome.status in ("fail", "error"):
-        lines = [f"{outcome.clause}: {case.says}", f"{outcome.where}: {outcome.reason}", repeat(connect, case.id)]
+        command = repeat(connect, case.id, readings=suite.readings)
+        lines = [f"{outcome.clause}: {case.says}", f"{outcome.where}: {outcome.reason}", command]
         pytest.fail("\n".join(lines), pytrace=False)
 
 

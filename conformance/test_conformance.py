@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from conformance.case import Case
@@ -14,15 +16,15 @@ def test_case(conformance_suite: Suite, conformance_backend: str, conformance_ca
 
 def test_generated(conformance_suite: Suite, conformance_fuzz_backend: str, request: pytest.FixtureRequest) -> None:
     from conformance.fuzz import check_generated
+    from conformance.reporting.table import reading_options
 
-    backend, info = conformance_suite.backends[conformance_fuzz_backend]
+    suite = conformance_suite
+    backend, info = suite.backends[conformance_fuzz_backend]
+    examples, seed = (request.config.getoption(name) for name in ("fuzz_examples", "fuzz_seed"))
     failures = check_generated(
-        conformance_suite.library.operation,
-        backend,
-        info,
-        readings=conformance_suite.readings,
-        examples=request.config.getoption("fuzz_examples"),
-        seed=request.config.getoption("fuzz_seed"),
+        suite.library.operation, backend, info, readings=suite.readings, examples=examples, seed=seed
     )
     if failures:
-        pytest.fail("\n\n".join(failures), pytrace=False)
+        options = f"--seed {seed} --examples {examples} --keep-going{reading_options(suite.readings)}"
+        again = f"qsa-conformance fuzz -b {shlex.quote(conformance_fuzz_backend)} {options}"
+        pytest.fail("\n\n".join([*failures, again]), pytrace=False)

@@ -170,3 +170,19 @@ def test_the_yaml_that_shrink_prints_is_a_case_of_a_file(cli, campaign, operatio
     path.write_text("cases:\n" + out)
     ((again,), _) = load_file(path, operation)
     assert again.id == f"shrunk/{again.digest}" == f"shrunk/{yaml.safe_load(out)[0]['id']}"
+
+
+def test_generated_failures_under_pytest_say_how_to_repeat_them(pytester):
+    result = pytester.runpytest_subprocess(
+        "--pyargs",
+        "conformance",
+        "--backend",
+        OFF,
+        "--fuzz-examples",
+        "20",
+        "-k",
+        "generated",
+        "-p",
+        "no:cacheprovider",
+    )
+    result.stdout.fnmatch_lines([f"qsa-conformance fuzz -b {OFF} --seed 0 --examples 20 --keep-going"])

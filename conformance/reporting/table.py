@@ -152,10 +152,22 @@ def excerpt(text: str, most: int = 6) -> list[str]:
     return lines if len(lines) <= most else [*lines[: most - 2], "...", *lines[-2:]]
 
 
-def repeat(connect: str, case: str, command: str = "qsa-conformance run", *, log: str = "") -> str:
+def repeat(
+    connect: str,
+    case: str,
+    command: str = "qsa-conformance run",
+    *,
+    log: str = "",
+    readings: Mapping[str, str] | None = None,
+) -> str:
     """The command that repeats a case, of the library or of a log."""
     source = f" --from-log {shlex.quote(log)}" if log else ""
-    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}"
+    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}{reading_options(readings or {})}"
+
+
+def reading_options(readings: Mapping[str, str]) -> str:
+    """Readings as they stand on the command line, with a space before each."""
+    return "".join(f" --reading {name}={choice}" for name, choice in readings.items())
 
 
 def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") -> str:
@@ -165,8 +177,7 @@ def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") 
     elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
     path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
     isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
-    readings = "".join(f" --reading {name}={choice}" for name, choice in head.readings.items())
-    return repeat(head.backend.connect, outcome.case, command, log=path) + isolate + readings
+    return repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings) + isolate
 
 
 def size(log: Log, outcome: Outcome) -> int:
