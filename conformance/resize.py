@@ -235,7 +235,8 @@ def _place(
 def _respoilt(old: Case, new: Case, operation: Operation) -> Case | None:
     """The new case with the rule broken that the old one breaks; None when that is no rule of the operation."""
     found = broken_rule(old, operation)
-    change = spoilt(new, *found, operation) if found else None
+    empty = not (new.dims[operation.batch] and new.dims[operation.tokens])  # where a wrong shape may be a right one
+    change = spoilt(new, *found, operation) if found and not empty else None
     return msgspec.structs.replace(new, change=change) if change else None
 
 
