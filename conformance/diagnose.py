@@ -612,6 +612,13 @@ def discriminating(
             groups = _split(groups, marks)
             prints[killer.id] = marks
             taken.append(killer)
+    # A suspect that was alone already has no mark by the later cases: without its own case it might not be alone.
+    for case in taken:
+        missing = [s for s in everybody if s.name not in prints[case.id]]
+        prints[case.id] |= {s.name: fingerprint(lab.of(s, case)) for s in missing}
+    groups = [everybody]
+    for case in taken:
+        groups = _split(groups, prints[case.id])
     for case in list(taken):
         rest = [c for c in taken if c is not case]
         again: list[list[Suspect]] = [everybody]

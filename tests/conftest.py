@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from conformance.library import Library, load_library
 from conformance.operation import Operation, load_operation
+
+# Processes that tests start are interrupted as from a terminal, also where this one was started to ignore it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester"]
 
