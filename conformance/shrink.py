@@ -109,7 +109,6 @@ class _Search:
         self.best, self._price = candidate, price
         return True
 
-
     def _fails(self, candidate: Case) -> bool:
         """Whether a candidate fails in the same way; tried once."""
         digest = candidate.digest
