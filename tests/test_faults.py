@@ -184,6 +184,7 @@ class TestMatrix:
         entries = [catalogue.find("fault", id) for id in ("F19", "F200")]
         found = matrix.compute(claiming, entries, whole=True)
         assert len(found.kills["F19"]) > 1
+        assert found.not_killed_in(entries[1]) == ["f32", "f16", "bf16"]
         assert [entry.id for entry in found.survivors] == ["F200"]
         assert found.wrong_claims == [matrix.Claim("a.yaml:1", "F200")]
         assert set(found.layers) == {"library", "relations", "generator"}

@@ -174,6 +174,9 @@ def table(found: Matrix, show: int) -> str:
             )
         )
         parts.append(listed("written cases that kill nothing", found.idle, show))
+        unseen = [(entry.id, found.not_killed_in(entry)) for entry in found.faults if found.not_killed_in(entry)]
+        lines = [f"{id} in {' '.join(types)}" for id, types in unseen]
+        parts.append(listed("faults not killed in a type in which they can show", lines, show))
     return "\n\n".join(parts)
 
 

@@ -85,6 +85,11 @@ class Matrix:
             or (self.whole and claim.fault in at_hand and (claim.place, claim.fault) not in kept)
         ]
 
+    def not_killed_in(self, fault: Entry) -> list[str]:
+        """Element types in which the fault can show, and no case of them kills it; of use in the whole form."""
+        killing = {case.element_type for case in self.kills.get(fault.id, ())}
+        return [T for T in fault.element_types if T not in killing]
+
     @property
     def candidates(self) -> list[str]:
         """Places of written cases that kill nothing that others do not kill, nor cite a clause that others do not."""
@@ -366,5 +371,6 @@ def _plain_fault(matrix: Matrix, entry: Entry) -> Mapping[str, object]:
         "kills": len(kills) if matrix.whole else None,
         "first": kills[0].id if kills else None,
         "killed_in": [T for T in ELEMENT_TYPES if any(case.element_type == T for case in kills)],
+        "not_killed_in": matrix.not_killed_in(entry) if matrix.whole else None,
         "layers": [name for name, ids in matrix.layers.items() if entry.id in ids],
     }

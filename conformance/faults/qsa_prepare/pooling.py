@@ -508,7 +508,7 @@ class RootInBrainFloat(QSAPrepare):
             return 1 / rounded(1 / super().root(square), BF16)
 
 
-@fault("F39h", "The reciprocal root is rounded to f16.", "NUM-1", types="f32 bf16")
+@fault("F39h", "The reciprocal root is rounded to f16.", "NUM-1")
 class RootInHalf(QSAPrepare):
     def root(self, square: Array) -> Array:
         with np.errstate(divide="ignore"):

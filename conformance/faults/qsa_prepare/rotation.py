@@ -40,16 +40,15 @@ class EachKeyRotated(QSAPrepare):
 @fault(
     "F21h",
     "The mean is rotated in f16 before it is normalized.",
-    "NUM-1 NUM-3",
+    "NUM-1 NRM-1 ROT-1",
     "hw-native-sys/pypto-lib#792",
-    types="f16 f32 bf16",
 )
 class RotatedInHalfFirst(QSAPrepare):
-    def mean(self, x: Array) -> Array:
-        return rounded(super().mean(x), F16)
-
-    def rotate(self, y: Array, cos: Array, sin: Array) -> Array:
-        return rounded(super().rotate(y, cos, sin), F16)
+    def block_keys(self, call: Call, n: Array, b: Array) -> Array:
+        m = rounded(self.mean(self.members(call, n, b)), F16)
+        if call.rotates:
+            m = rounded(self.rotate(m, *(a.astype(np.float64) for a in self.rope(call, n, b))), F16)
+        return self.normalize(m, self.weight(call)) if self.normalizes(call) else m
 
 
 @fault(

@@ -342,7 +342,7 @@ class LastBitAlternates(QSAPrepare):
 
 
 @fault("F85t", "The order of the sums, and so the last bit, depends on how many calls there were.", "PLG-1",
-       "Blaizzy/mlx-vlm#2126", types="f32")  # fmt: skip
+       "Blaizzy/mlx-vlm#2126")  # fmt: skip
 class OrderAlternates(QSAPrepare):
     calls = 0
 
