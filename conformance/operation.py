@@ -178,7 +178,7 @@ class Relation(Strict, frozen=True):
     name: str
     kind: Literal[
         "split", "rewind", "alone", "permuted", "one-length", "length-type", "longer", "ignored", "changed", "scaled",
-        "neutral",
+        "shrunk", "neutral",
     ]  # fmt: skip
     clause: str
     says: str
@@ -188,12 +188,11 @@ class Relation(Strict, frozen=True):
     features: tuple[str, ...] = ()  # that must be on
     dim: str = ""  # longer: the dimension that gets more rows
     blames: dict[str, str] = {}  # ignored: port to the clause by which its unread elements are ignored
-    ports: tuple[str, ...] = ()  # changed, scaled
+    ports: tuple[str, ...] = ()  # changed, scaled, shrunk
     touches: dict[str, str] = {}  # changed: output to a mask over (sequence, row)
-    factors: tuple[float, ...] = ()  # scaled: powers of two
-    computed: int = 0  # scaled: the power of the factor by which computed elements change
-    copied: tuple[str, ...] = ()  # scaled: outputs whose copied elements change by the factor
-    within: bool = False  # scaled: no bound is larger than before, and nothing leaves the domain that was in it
+    factors: tuple[float, ...] = ()  # scaled, shrunk: powers of two
+    computed: int = 0  # scaled, shrunk: the power of the factor by which computed elements change
+    copied: tuple[str, ...] = ()  # scaled, shrunk: outputs whose copied elements change by the factor
     values: dict[str, tuple[float, ...]] = {}  # neutral: port to values, each for an equal share of the last axis
 
 

@@ -4,28 +4,31 @@ A second call is made from the inputs of the single call; what it must answer fo
 Copies, and whatever the contract says has no effect, are compared bit for bit; computed elements within the bounds of
 both answers, since a conforming implementation may round differently for another batch, split or session. The ports
 and outputs that a relation speaks of are data of the operation.
+
+Some relations rewrite the single call; several of these are put as one question, and one by one when its answer is
+wrong. The others are procedures of several calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from conformance import tensors
 from conformance.backends.protocol import Session, Unsupported
-from conformance.case import Case
 from conformance.engine import Answer, Array, Engine, Inputs, Run, Stop, spans
-from conformance.expression import evaluate
+from conformance.errors import Lost
 from conformance.library import random_partition
 from conformance.operation import Relation
-from conformance.scene import Inapplicable, Scene, own, rearranged
+from conformance.rewritings import EXACT, REWRITINGS, ROUNDED, Question, exactly_scaled, times
+from conformance.scene import Expectation, Inapplicable, Scene, fitted, own
 from reference.expected import Part
 
-PLAIN = 1.0  # what stands in elements that are not read, where poison stood before
+T = TypeVar("T")
 
 
 def check(names: Sequence[str], engine: Engine, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
@@ -57,235 +60,130 @@ class RelationsOnly(Engine):
 
 
 def _check(scene: Scene, names: Sequence[str]) -> None:
-    for name in names:
-        relation = scene.operation.relation[name]
-        scene.begin(relation)
-        try:
-            scene.applies(relation)
-            KINDS[relation.kind](scene, relation)
-        except Inapplicable as reason:
-            scene.run.skipped[name] = str(reason)
-        except Unsupported as reason:
-            scene.run.skipped[name] = str(reason)
+    relations = [scene.operation.relation[name] for name in names]
+    done: set[str] = set()
+    for relation in relations:
+        if relation.name in done:
+            continue
+        several = [relation]
+        for kinds in (ROUNDED, EXACT):
+            if relation.kind in kinds and not scene.wants_bits(relation):
+                several = [one for one in relations if one.kind in kinds and not scene.wants_bits(one)]
+        done.update(one.name for one in several)
+        if len(several) > 1:
+            _check_together(scene, several)
+        else:
+            _noted(scene, relation, _check_one)
 
 
-# Kinds: each takes the scene and the relation
-
-
-def _rearranged(scene: Scene, relation: Relation, order: list[int]) -> None:
-    operation, case = scene.operation, scene.case
-    inputs = {}
-    for port in operation.ports:
-        array = scene.whole[port.name]
-        axis = port.shape.index(operation.batch) if operation.batch in port.shape else -1
-        one_for_all = port.name == operation.lengths and case.length_shape == "one"
-        if axis >= 0 and scene.is_on(port.name) and not one_for_all:
-            array = np.ascontiguousarray(array.take(order, axis=axis))
-        inputs[port.name] = array
-    fewer = msgspec.structs.replace(
-        case,
-        dims={**case.dims, operation.batch: len(order)},
-        past=tuple(case.past[n] for n in order),
-        pad=tuple(case.pad[n] for n in order),
-    )
-    shapes = scene.shapes(fewer, inputs)
-    scene.follows(relation, scene.ask(inputs), lambda expected: rearranged(expected, order, shapes, scene.N))
-
-
-def alone(scene: Scene, relation: Relation) -> None:
-    """One of the sequences alone."""
-    if scene.N < 2:
-        raise Inapplicable("there are not two sequences")
-    n = scene.below(scene.N)
-    scene.run.where += f", sequence {n}"
-    _rearranged(scene, relation, [n])
-
-
-def permuted(scene: Scene, relation: Relation) -> None:
-    """The sequences in another order."""
-    if scene.N < 2:
-        raise Inapplicable("there are not two sequences")
-    order = list(range(scene.N))
-    while order == sorted(order):
-        order.sort(key=lambda n: scene.below(1 << 30))
-    scene.run.where += f", order {','.join(map(str, order))}"
-    _rearranged(scene, relation, order)
-
-
-def one_length(scene: Scene, relation: Relation) -> None:
-    """One length for all sequences in place of equal ones, or the other way round."""
-    name = scene.operation.lengths
-    array = scene.whole[name]
-    if len(set(scene.lengths)) > 1:
-        raise Inapplicable("the lengths differ")
-    if scene.N == 1:
-        raise Inapplicable("both are the same for one sequence")
-    shape = (scene.N,) if scene.case.length_shape == "one" else (1,)
-    length = scene.lengths[0] if scene.lengths else scene.L
-    other = np.full(shape, length, dtype=array.dtype)
-    scene.run.where += f", {name} {list(shape)}"
-    scene.follows(relation, scene.ask({**scene.whole, name: other}))
-
-
-def length_type(scene: Scene, relation: Relation) -> None:
-    """The lengths in the other type, on a session prepared for it."""
-    name = scene.operation.lengths
-    other = "i32" if scene.case.length_type == "i64" else "i64"
-    case, session = scene.other_session(relation, length_type=other)
-    scene.run.where += f", {other}"
-    inputs = {**scene.whole, name: scene.whole[name].astype(tensors.DTYPES[other])}
-    with _dropped_after_failure(scene, case):
-        scene.follows(relation, scene.ask(inputs, session))
-
-
-class _dropped_after_failure:  # noqa: N801  a context
-    """A session that gave a wrong answer is not used again."""
-
-    def __init__(self, scene: Scene, case: Case) -> None:
-        self.scene, self.case = scene, case
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            self.scene.engine.drop(self.case)
-
-
-def longer(scene: Scene, relation: Relation) -> None:
-    """More rows than are in use along a dimension, poisoned."""
-    more = 1 + scene.below(3)
-    poison = tensors.Poison("mixed" if scene.case.poison == "zero" else scene.case.poison)
-    inputs = dict(scene.whole)
-    for port in scene.operation.ports:
-        array = inputs[port.name]
-        if relation.dim in port.shape and scene.is_on(port.name):
-            axis = port.shape.index(relation.dim)
-            shape = (*array.shape[:axis], more, *array.shape[axis + 1 :])
-            inputs[port.name] = np.concatenate([array, poison.values(shape, array.dtype)], axis=axis)
-    case = msgspec.structs.replace(
-        scene.case, dims={**scene.case.dims, relation.dim: scene.case.dims[relation.dim] + more}
-    )
-    shapes = scene.shapes(case, inputs)
-    scene.run.where += f", {relation.dim} + {more}"
-    scene.follows(
-        relation,
-        scene.ask(inputs),
-        lambda expected: {name: replace(one, shape=shapes[name]) for name, one in expected.items()},
-    )
-
-
-def ignored(scene: Scene, relation: Relation) -> None:
-    """Other values in all elements that are not read. After a failure the ports are tried one by one for the clause."""
-    changed = {}
-    for name in relation.blames:
-        mask = scene.read(name)
-        if mask is not None and not mask.all():
-            array = scene.whole[name].copy()
-            shape = array[~mask].shape
-            poison = tensors.Poison("mixed").values(shape, array.dtype)
-            array[~mask] = poison if scene.case.poison == "zero" else np.full(shape, PLAIN, dtype=array.dtype)
-            changed[name] = array
-    if not changed:
-        raise Inapplicable("every element is read")
+def _noted(scene: Scene, relation: Relation, step: Callable[..., T], *arguments: Any) -> T | None:
+    """Do a step for a relation; where that is not possible, note why and give None."""
+    scene.begin(relation)
     try:
-        scene.same(relation, scene.ask({**scene.whole, **changed}), None)
-    except Stop as stop:
-        where = scene.run.where
-        for name, array in changed.items():
-            one = msgspec.structs.replace(relation, clause=relation.blames[name])
-            scene.run.where = f"{where}, {name}"
-            scene.same(one, scene.ask({**scene.whole, name: array}), None)
-        scene.run.where = f"{where}, {', '.join(changed)}"
-        raise stop from None
+        scene.applies(relation)
+        return step(scene, relation, *arguments)
+    except (Inapplicable, Unsupported) as reason:
+        scene.run.skipped[relation.name] = str(reason)
+        return None
 
 
-def changed(scene: Scene, relation: Relation) -> None:
-    """Another token, NaN, infinite or finite, in place of one of the new ones."""
-    rows = [(n, row) for n in range(scene.N) for row in range(scene.pads[n], scene.L)]
-    if not rows:
-        raise Inapplicable("there is no new token")
-    n, row = rows[scene.below(len(rows))]
-    value = (np.nan, np.inf, -PLAIN)[scene.below(3)]
-    token = scene.lengths[n] - scene.L + row
-    scene.run.where += f", token {token} of sequence {n} is {value:g}"
-    inputs = dict(scene.whole)
-    for name in relation.ports:
-        if scene.is_on(name):
-            inputs[name] = inputs[name].copy()
-            inputs[name][n, row] = value
-    symbols = {**scene.scalars, **{name: values[n] for name, values in scene.columns.items()}, "token": token}
+def _check_together(scene: Scene, relations: Sequence[Relation]) -> None:
+    """Put one question for several relations; when its answer is wrong, one for each, to tell which it is."""
+    question = Question(scene.case, scene.whole)
+    asked = []
+    for relation in relations:
+        rewritten = _noted(scene, relation, REWRITINGS[relation.kind], question)
+        if rewritten:
+            question = rewritten
+            asked.append(relation)
+    where = scene.run.where = f"relations {', '.join(relation.name for relation in asked)} together"
+    failure: Exception | None = None
+    if len(asked) > 1:
+        try:
+            _ask(scene, asked[0], question)
+            return
+        except Lost:
+            raise
+        except Exception as error:
+            failure = error
+    for relation in asked:
+        _noted(scene, relation, _check_one)
+    if failure and not isinstance(failure, Unsupported):
+        scene.run.where = where
+        raise failure
 
-    def untouched(output: str, part: Part) -> Array:
-        if output not in relation.touches:
-            return np.ones(len(part.index[0]), dtype=bool)
-        at = part.index[1] if len(part.index) > 1 and not isinstance(part.index[1], slice) else 0
-        touched = evaluate(relation.touches[output], {**symbols, "row": at})
-        result: Array = ~((part.index[0] == n) & touched)
-        return result
 
-    scene.same(relation, scene.ask(inputs), untouched)
+def _check_one(scene: Scene, relation: Relation) -> None:
+    if relation.kind in PROCEDURES:
+        PROCEDURES[relation.kind](scene, relation)
+        return
+    question = REWRITINGS[relation.kind](scene, relation, Question(scene.case, scene.whole))
+    where = scene.run.where = scene.run.where + question.says
+    try:
+        _ask(scene, relation, question)
+    except Stop:
+        for port, clause in relation.blames.items():
+            scene.run.where = f"{where}, {port}"
+            if question.inputs[port] is not scene.whole[port]:
+                only = replace(question, inputs={**scene.whole, port: question.inputs[port]})
+                _ask(scene, msgspec.structs.replace(relation, clause=clause), only)
+        scene.run.where = where
+        raise
+
+
+def _ask(scene: Scene, relation: Relation, question: Question) -> None:
+    """Put a question and hold its answer against what follows from the single call."""
+    if question.case.length_type == scene.case.length_type:
+        _answer(scene, relation, question, scene.session)
+        return
+    session = scene.other_session(question.case)
+    try:
+        _answer(scene, relation, question, session)
+    except Exception:
+        scene.engine.drop(question.case)  # nothing is known of a session that failed
+        raise
+
+
+def _answer(scene: Scene, relation: Relation, question: Question, session: Session) -> None:
+    got = scene.ask(question.inputs, session)
+    if relation.kind in EXACT:
+        scene.same(relation, got, question.kept)
+        return
+    shapes = scene.shapes(question.case, question.inputs)
+
+    def follow(expected: Expectation) -> Expectation:
+        for step in question.steps:
+            expected = step(expected)
+        return fitted(expected, shapes)
+
+    scene.follows(relation, got, follow)
+
+
+# Procedures: each takes the scene and the relation
 
 
 def scaled(scene: Scene, relation: Relation) -> None:
     """Ports times a power of two; computed elements change by a power of it, copies by the factor or not at all."""
-    ways = [(factor, _scaled(scene, relation, factor)) for factor in relation.factors]
-    exact = [(factor, ports) for factor, ports in ways if ports is not None]
-    if not exact:
-        raise Inapplicable("some numbers cannot be scaled exactly")
-    factor, ports = exact[scene.below(len(exact))]
+    factor, ports = exactly_scaled(scene, relation)
     scene.run.where += f", factor {factor:g}"
     inputs = {**scene.whole, **ports}
     got = scene.ask(inputs)
-    expected = scene.single.expected if relation.within else scene.engine.oracle(scene.case).expect(inputs)
+    expected = scene.engine.oracle(scene.case).expect(inputs)
+    change = factor**relation.computed
     for name, one in scene.own.items():
         parts = []
         for mine, theirs in zip(one.parts, expected[name].parts, strict=True):
             if mine.bound is None or theirs.bound is None:
                 # With a reference the copies are judged below, whatever the reading says of rows that are not in use.
                 if scene.free:
-                    parts.append(_times(mine, factor if name in relation.copied else 1.0))
+                    parts.append(times(mine, factor if name in relation.copied else 1.0))
             else:
-                change = factor**relation.computed
                 bound = mine.bound / 2 * change + theirs.bound
                 bound[~np.isfinite(mine.value)] = np.inf
                 parts.append(replace(mine, value=mine.value * change, bound=bound, quality=bound))
         scene.judge(replace(one, parts=tuple(parts)), got, name, relation.clause)
-        if not scene.free and not relation.within:
+        if not scene.free:
             scene.judge(expected[name], got, name, relation.clause)
-
-
-def _times(part: Part, factor: float) -> Part:
-    """A copied part times a power of two."""
-    if factor == 1:
-        return part
-    return replace(part, value=(part.value.astype(np.float64) * factor).astype(part.value.dtype))
-
-
-def _scaled(scene: Scene, relation: Relation, factor: float) -> Inputs | None:
-    """The scaled ports; elements that are not read stay as they are. None where a number cannot be scaled exactly."""
-    inputs = {}
-    for name in relation.ports:
-        array = scene.whole[name]
-        mask = scene.read(name)
-        with np.errstate(over="ignore", invalid="ignore"):
-            wanted = array.astype(np.float64) * factor
-            values = wanted.astype(array.dtype)
-            exact = (values.astype(np.float64) == wanted) & np.isfinite(values) & ~_subnormal(values)
-        if mask is not None:
-            exact[~mask] = True
-            values[~mask] = array[~mask]
-        if not exact.all():
-            return None
-        inputs[name] = values
-    return inputs
-
-
-def _subnormal(values: Array) -> Array:
-    """Mask of numbers that a device may flush (NUM-3)."""
-    size = np.abs(values.astype(np.float64))
-    mask: Array = (size > 0) & (size < tensors.smallest_normal(values.dtype))
-    return mask
 
 
 def neutral(scene: Scene, relation: Relation) -> None:
@@ -303,21 +201,24 @@ def neutral(scene: Scene, relation: Relation) -> None:
         if mask is not None:
             on[name][~mask] = array[~mask]
         off[name] = np.zeros((0,), dtype=array.dtype)
-    case, session = scene.other_session(
-        relation, disabled=tuple(sorted({*scene.case.disabled, *relation.features})), change={}
-    )
+    disabled = tuple(sorted({*scene.case.disabled, *relation.features}))
+    case = msgspec.structs.replace(scene.case, disabled=disabled)
+    session = scene.other_session(case)
     expected = scene.engine.oracle(scene.case).expect(on)
     with_it = scene.ask(on)
     if not scene.free:
         for name, one in expected.items():
             scene.judge(one, with_it, name, relation.clause)
-    with _dropped_after_failure(scene, case):
+    try:
         without = scene.ask(off, session)
         for output in scene.operation.outputs:
             if output.name in scene.engine.info.outputs and output.feature not in relation.features:
                 one = expected[output.name]
                 parts = tuple(_finite(own(part, with_it[output.name])) for part in one.parts)
                 scene.judge(replace(one, parts=parts), without, output.name, relation.clause)
+    except Exception:
+        scene.engine.drop(case)
+        raise
 
 
 def _finite(part: Part) -> Part:
@@ -385,16 +286,9 @@ def _carry(scene: Scene, got: Mapping[str, Array]) -> Inputs:
     return {port: got[output].copy() for port, output in scene.operation.carried.items()}
 
 
-KINDS: Mapping[str, Callable[[Scene, Relation], None]] = {
-    "split": split,
-    "rewind": rewind,
-    "alone": alone,
-    "permuted": permuted,
-    "one-length": one_length,
-    "length-type": length_type,
-    "longer": longer,
-    "ignored": ignored,
-    "changed": changed,
+PROCEDURES: Mapping[str, Callable[[Scene, Relation], None]] = {
     "scaled": scaled,
     "neutral": neutral,
+    "split": split,
+    "rewind": rewind,
 }

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from conformance.backends.protocol import Session
@@ -184,22 +183,27 @@ class Scene:
         """An answer must be what the single call's is after a `change` that rearranges it, none by default."""
         for name, expected in (change(self.base) if change else self.base).items():
             self.judge(expected, got, name, relation.clause)
-        if relation.bits and relation.bits in self.case.clauses:
+        if self.wants_bits(relation):
             for name, expected in (change(self.exact) if change else self.exact).items():
                 self.judge(expected, got, name, relation.bits, "quality-warning")
 
-    def same(self, relation: Relation, got: Mapping[str, Array], keep: Callable[[str, Part], Array] | None) -> None:
-        """An answer must have the bits of the single call's, in the rows of every part that `keep` is true for."""
-        for name, expected in self.exact.items():
-            parts = [pick(part, keep(name, part)) if keep else part for part in expected.parts]
-            self.judge(replace(expected, parts=tuple(parts)), got, name, relation.clause)
+    def wants_bits(self, relation: Relation) -> bool:
+        """Whether the case is about the clause that recommends equal bits here."""
+        return bool(relation.bits) and relation.bits in self.case.clauses
 
-    def other_session(self, relation: Relation, **changes: Any) -> tuple[Case, Session]:
-        """A session of another configuration. Raises `Unsupported` when the backend has none."""
-        case = msgspec.structs.replace(self.case, **changes)
+    def same(self, relation: Relation, got: Mapping[str, Array], kept: Sequence[Callable[[str, Part], Array]]) -> None:
+        """An answer must have the bits of the single call's, in the rows of every part that all of `kept` keep."""
+        for name, expected in self.exact.items():
+            parts = expected.parts
+            for keep in kept:
+                parts = tuple(pick(part, keep(name, part)) for part in parts)
+            self.judge(replace(expected, parts=parts), got, name, relation.clause)
+
+    def other_session(self, case: Case) -> Session:
+        """The session of another configuration. Raises `Unsupported` when the backend has none."""
         session, served = self.engine.session(case)
         served.append(self.case.id)
-        return case, session
+        return session
 
 
 # Expectations
@@ -252,21 +256,29 @@ def pick(part: Part, mask: Array) -> Part:
     )
 
 
-def rearranged(
-    expected: Expectation, order: Sequence[int], shapes: Mapping[str, tuple[int, ...]], batch: int
-) -> dict[str, Expected]:
-    """What a call with the sequences `order` answers, of those of a batch; rows that it does not have are left out."""
+def reordered(expected: Expectation, order: Sequence[int], batch: int) -> dict[str, Expected]:
+    """What is expected when of a batch's sequences those of `order` are there, in this order; shapes are left."""
     new = np.full(batch, -1, dtype=np.int64)
     new[list(order)] = np.arange(len(order))
     result = {}
     for name, one in expected.items():
-        parts = []
-        for part in one.parts:
-            there = new[part.index[0]] >= 0
-            for axis, index in enumerate(part.index[1:], 1):
-                if not isinstance(index, slice):
-                    there &= index < shapes[name][axis]
-            chosen = pick(part, there)
-            parts.append(replace(chosen, index=(new[chosen.index[0]], *chosen.index[1:])))
-        result[name] = Expected(shapes[name], one.dtype, tuple(parts))
+        parts = one.parts if len(order) == batch else (pick(part, new[part.index[0]] >= 0) for part in one.parts)
+        moved = tuple(replace(part, index=(new[part.index[0]], *part.index[1:])) for part in parts)
+        result[name] = replace(one, parts=moved)
     return result
+
+
+def fitted(expected: Expectation, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Expected]:
+    """What is expected, in outputs of other shapes; rows that they do not have are left out."""
+    return {name: one if one.shape == shapes[name] else _fitted(one, shapes[name]) for name, one in expected.items()}
+
+
+def _fitted(expected: Expected, shape: tuple[int, ...]) -> Expected:
+    parts = []
+    for part in expected.parts:
+        there = np.ones(len(part.index[0]), dtype=bool)
+        for axis, index in enumerate(part.index[1:], 1):
+            if not isinstance(index, slice):
+                there &= index < shape[axis]
+        parts.append(part if there.all() else pick(part, there))
+    return replace(expected, shape=shape, parts=tuple(parts))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from fakes import Honest, KeysOnly, OnlyF32
 
-from conformance import campaign, fuzz, generate, relations, scene
+from conformance import campaign, fuzz, generate, relations, rewritings, scene
+from conformance.backends.protocol import Unsupported
 from conformance.case import Case
 from conformance.engine import Engine
 from conformance.relations import RelationsOnly
@@ -160,6 +161,54 @@ def test_a_relation_and_only_it_is_broken(operation, broken):
             assert result.status == "pass", (name, result.where, result.reason)
 
 
+@pytest.mark.parametrize("broken", RELATIONS)
+def test_among_all_relations_the_broken_one_is_told(operation, broken):
+    """Several are put as one question; when its answer is wrong, they are asked one by one."""
+    given = EQUAL if broken == "one-length" else case()
+    result = outcome(RelationsOnly, BREAKERS[broken](), operation, msgspec.structs.replace(given, relations=RELATIONS))
+    assert result.status == "fail"
+    assert result.where.startswith(f"relation {broken}")
+
+
+def test_what_is_wrong_with_relations_together_only_is_said_so(operation):
+    def both(self, inputs):
+        lengths, Bp = inputs["key_length"], inputs["past_block_index_keys"].shape[1]
+        return lengths[0] < lengths[-1] and Bp > 2 and tokens(inputs) == 9
+
+    result = outcome(RelationsOnly, wrong_when(both)(), operation, case(relations=RELATIONS))
+    assert result.status == "fail"
+    assert result.where == "relations rows-permuted, length-types, extra-history, halved-weight together"
+
+
+def test_what_is_raised_is_told_as_well(operation):
+    class Raises(Honest):
+        class session(Honest.session):  # noqa: N801
+            def answer(self, inputs):
+                if inputs["past_block_index_keys"].shape[1] > 2 and tokens(inputs) == 9:
+                    raise ZeroDivisionError("too long")
+                return self.inner.run(inputs)
+
+    result = outcome(Engine, Raises(), operation, case(relations=RELATIONS))
+    assert (result.status, result.reason) == ("error", "raises ZeroDivisionError: too long")
+    assert result.where.startswith("relation extra-history")
+
+
+def test_a_length_type_that_the_backend_does_not_take_leaves_the_others_checked(operation):
+    class OnlyI64(Wrong):
+        def prepare(self, config):
+            if config.length_type == "i32":
+                raise Unsupported("i32", "takes i64 only")
+            return super().prepare(config)
+
+        @staticmethod
+        def when(self, inputs):
+            return BREAKERS["extra-history"].when(self, inputs)
+
+    result = outcome(Engine, OnlyI64(), operation, case(relations=RELATIONS))
+    assert (result.status, result.clause) == ("fail", "OUT-1")
+    assert "takes i64 only" in result.skipped["length-types"]
+
+
 @pytest.mark.parametrize("name", [name for name in RELATIONS if name not in ("scaled-keys", "halved-weight")])
 def test_with_the_reference_the_relation_is_blamed_as_well(operation, name):
     """Except where the single call is wrong already."""
@@ -289,7 +338,7 @@ def test_relations_leave_the_inputs_alone(operation):
     engine.close()
 
 
-@pytest.mark.parametrize("module", [relations, scene, generate, fuzz, campaign])
+@pytest.mark.parametrize("module", [relations, rewritings, scene, generate, fuzz, campaign])
 def test_no_port_of_the_operation_is_named(operation, module):
     source = inspect.getsource(module)
     for name in (*operation.port, *operation.output):
