@@ -70,9 +70,15 @@ class _Noting(Engine):
         return super().call(run, session, inputs, expected, check=check)
 
 
-def made(case: Case, operation: Operation, readings: Mapping[str, str], info: BackendInfo) -> list[Made]:
-    """All calls of a case, in their order, with the states that the reference hands on."""
+def made(
+    case: Case, operation: Operation, readings: Mapping[str, str], info: BackendInfo, doubted: str = ""
+) -> list[Made]:
+    """All calls of a case, in their order, with the states that the reference hands on.
+
+    They are those of a backend that is wrong where the relation `doubted` is asked together with others.
+    """
     engine = _Noting(operation, _Reference(operation, readings, info), readings, info)
+    engine.doubted = doubted
     engine.run(case)
     return engine.made
 
@@ -85,20 +91,28 @@ def failing(
     Empty when it shows in no call of its own, as when calls run at the same time.
     """
     asked = tuple(name for name in case.relations if name not in outcome.skipped)
-    everything = made(msgspec.structs.replace(case, relations=asked), operation, readings, info)
+    place = _place(outcome.where)
+    doubted = place[1] if place[0] == "relation" else ""
+    everything = made(msgspec.structs.replace(case, relations=asked), operation, readings, info, doubted)
     if outcome.reason.startswith("passes on a fresh session"):
         return []
     if outcome.where in ("prepare", "single call") and outcome.clause != "PLG-1":
         return everything[:1]
     if outcome.lost or outcome.where == "after the last call":
         return everything
+    if doubted:
+        return everything[: _last(everything, place)]
     raised = outcome.status == "error" or outcome.reason.startswith("refuses")
     modified = outcome.clause == "PLG-2"  # seen before anything is judged
     until = [one for one in everything if one.verdicts <= outcome.verdicts - (not raised and not modified)]
-    there = [number for number, one in enumerate(until, 1) if _place(one.where) == _place(outcome.where)]
-    return until[: there[-1]] if there else []
+    return until[: _last(until, place)]
+
+
+def _last(calls: list[Made], place: list[str]) -> int:
+    """How many calls there are up to the last one made at a place; 0 when there is none."""
+    return max((number for number, one in enumerate(calls, 1) if _place(one.where) == place), default=0)
 
 
 def _place(where: str) -> list[str]:
     """Where a call was made, without what is told behind it, which may be of another call."""
-    return where.partition(",")[0].split()[:2]
+    return where.partition(",")[0].split()[:2] or [""]

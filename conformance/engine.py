@@ -111,6 +111,8 @@ class Engine:
     one of PLG-3.
     """
 
+    doubted = ""  # a relation that is asked by itself, too, where several were asked together without a finding
+
     def __init__(
         self,
         operation: Operation,

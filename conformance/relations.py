@@ -101,7 +101,8 @@ def _check_together(scene: Scene, relations: Sequence[Relation]) -> None:
     if len(asked) > 1:
         try:
             _ask(scene, asked[0], question)
-            return
+            if not any(relation.name == scene.engine.doubted for relation in asked):
+                return
         except Lost:
             raise
         except Exception as error:

@@ -386,6 +386,18 @@ def test_a_call_is_refused_as_the_contract_says(backend: OpenVINOCpuOp) -> None:
     assert session.run(random_inputs([30, 9], L=9))["block_index_keys"].shape == (2, 7, 8)  # it still works
 
 
+def test_a_call_is_refused_with_a_single_thread() -> None:
+    """In a process of its own: there OpenVINO's executor may end the process when the operation throws."""
+    on_one_cpu = """if True:
+        import os, sys, pytest
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        sys.exit(pytest.main("--pyargs conformance --backend openvino-cpu-op --clause ERR -q".split()))
+    """
+    done = subprocess.run([sys.executable, "-c", on_one_cpu], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert re.search(r"\d{3} passed", done.stdout)
+
+
 def test_evaluation_outside_a_plugin() -> None:
     """Where shapes come out of the evaluation only, as in constant folding."""
     inputs = random_inputs([14, 3], L=9)

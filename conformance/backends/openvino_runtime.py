@@ -98,7 +98,7 @@ class Device:
             "EXECUTION_MODE_HINT": "ACCURACY",
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": _cores(),
+            "INFERENCE_NUM_THREADS": cores(),
             "ENABLE_CPU_PINNING": False,
             "CPU_DENORMALS_OPTIMIZATION": False,
         }
@@ -163,7 +163,8 @@ class CompiledSession:
         self.compiled_model = None
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
