@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import fakes
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from conformance.engine import Engine
 from conformance.faults import catalogue, suspicion
 from conformance.runner import usable
 
-EVERY = 9  # of the catalogue's faults, one in so many is diagnosed here; all of them by the bench
+EVERY = int(os.environ.get("QSA_DIAGNOSE_EVERY", 9))  # one fault in so many; tox -e faults takes all of them
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,7 @@ def test_planted_faults_come_first(library, lab, probes):
         result = diagnosed(library, lab, probes, catalogue.backend_of(entry))
         if not comes_first(result, entry):
             missed.append((entry.id, len(result.failing), [m.text for m in result.matches[:2]]))
+    print(f"{len(faults) - len(missed)} of {len(faults)} faults come first; not: {missed}")
     assert len(faults) >= 25
     assert len(missed) <= len(faults) // 20, missed
 
