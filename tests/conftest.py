@@ -7,6 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from conformance.cli import main
 from conformance.library import Library, load_library
 from conformance.operation import Operation, load_operation
 
@@ -28,3 +29,17 @@ def operation() -> Operation:
 @pytest.fixture(scope="session")
 def library() -> Library:
     return load_library()
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs the command line in this process: gives exit code, output and errors, which never are a traceback."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return caught.value.code, out, err
+
+    return run

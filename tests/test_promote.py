@@ -10,7 +10,6 @@ import pytest
 import yaml
 from fakes import SlightlyOff
 
-from conformance.cli import main
 from conformance.faults.layers import examples
 from conformance.library import Library, load_file
 from conformance.lint import problems
@@ -19,18 +18,6 @@ from conformance.written import as_written, as_yaml
 
 replace = msgspec.structs.replace
 OFF = f"py:{__file__.replace('test_promote', 'fakes')}:{SlightlyOff.__name__}"
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return caught.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from conformance.backends.numpy_reference import NumPyReference
 from conformance.backends.protocol import OperationConfig
 from conformance.calls import made
 from conformance.case import Change, Refusal
-from conformance.cli import main
 from conformance.engine import Engine
 from conformance.errors import UsageError
 from conformance.faults import catalogue
@@ -376,18 +375,6 @@ def test_every_attribute_and_type_can_be_written(recorded, operation, generated)
 
 
 # On the command line
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return caught.value.code, out, err
-
-    return run
 
 
 class TestCommand:

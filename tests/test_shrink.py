@@ -13,7 +13,6 @@ from fakes import Forgetful, Honest, NeverRefuses
 
 from conformance.backends.numpy_reference import NumPyReference
 from conformance.case import summary
-from conformance.cli import main
 from conformance.engine import Engine
 from conformance.faults import catalogue
 from conformance.faults.layers import examples
@@ -226,18 +225,6 @@ def test_simpler_numbers_cost_less(value):
 
 
 # On the command line
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return caught.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

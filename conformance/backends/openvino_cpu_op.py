@@ -24,22 +24,13 @@ from openvino.utils.node_factory import NodeFactory
 from conformance.backends.native_build import FEATURE, build_native, find_toolchain
 from conformance.backends.openvino_runtime import OUTPUTS, PRECISION, URL, Device, cores, model_of, tensor_of, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
+from conformance.backends.refusals import RANKS, ROPE_PORTS
 
 if TYPE_CHECKING:
     from conformance.backends.native_timing import Part
     from conformance.backends.protocol import Array
 
-RANKS = {
-    "raw_index_keys": 3,
-    "past_block_index_keys": 3,
-    "key_length": 1,
-    "rope_cos": 3,
-    "rope_sin": 3,
-    "k_norm_weight": 1,
-    "past_incomplete_raw_keys": 3,
-    "past_incomplete_rope": 2,
-}
-FEATURES = {"rope": ("rope_cos", "rope_sin", "past_incomplete_rope"), "norm": ("k_norm_weight",)}
+FEATURES = {"rope": ROPE_PORTS, "norm": ("k_norm_weight",)}
 SWITCHED = frozenset(name for names in FEATURES.values() for name in names)  # the ports that may be empty
 
 # From this size on outputs stay in the memory that the operation wrote them to; below it a copy costs less.
