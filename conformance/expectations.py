@@ -172,15 +172,9 @@ def assess(expectations: Expectations, outcomes: Iterable[Outcome], today: datet
             if failed:
                 text = f"{Signature.of(outcome)}: {outcome.reason}"
                 surprises.append(Surprise("unexpected failure", text, outcome.case))
-        elif outcome.status == "not-run":
-            continue
-        elif not failed:
-            text = f"expected to fail ({entry.reason}), and is {outcome.status} now: remove it from '{entry.case}'"
-            surprises.append(Surprise("unexpected pass", text, outcome.case))
-        elif entry.signature != Signature.of(outcome):
-            text = f"expected: {entry.signature}; now: {Signature.of(outcome)}: {outcome.reason}"
-            surprises.append(Surprise("changed signature", text, outcome.case))
-        elif not expired(entry, today):
+        elif found := surprise(entry, outcome):
+            surprises.append(found)
+        elif failed and not expired(entry, today):
             expected[outcome.case] = entry.reason
     for entry, cases in zip(expectations.entries, expectations.cases, strict=True):
         if not cases:
@@ -188,6 +182,19 @@ def assess(expectations: Expectations, outcomes: Iterable[Outcome], today: datet
         elif expired(entry, today):
             surprises.append(Surprise("expired", f"'{entry.case}' ({entry.reason}) ended on {entry.expires}"))
     return Assessment(expectations.path, expected, tuple(surprises))
+
+
+def surprise(entry: Entry, outcome: Outcome) -> Surprise | None:
+    """What is not as an entry expects in a case that it stands for; None for what was not run, too."""
+    if outcome.status == "not-run":
+        return None
+    if outcome.status not in FAILED:
+        text = f"expected to fail ({entry.reason}), and is {outcome.status} now: remove it from '{entry.case}'"
+        return Surprise("unexpected pass", text, outcome.case)
+    if entry.signature != Signature.of(outcome):
+        text = f"expected: {entry.signature}; now: {Signature.of(outcome)}: {outcome.reason}"
+        return Surprise("changed signature", text, outcome.case)
+    return None
 
 
 # Writing a file

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from conformance.backends.protocol import Backend, BackendInfo
     from conformance.case import Case
     from conformance.engine import Engine, Outcome
+    from conformance.expectations import Expectations
     from conformance.library import Library
 
 FIXTURE = "conformance_case"
@@ -37,6 +39,7 @@ class Suite:
     engines: dict[str, Engine] = field(default_factory=dict)
     backends: dict[str, tuple[Backend, BackendInfo]] = field(default_factory=dict)
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
+    expectations: dict[str, Expectations | None] = field(default_factory=dict)
 
     def engine(self, connect: str) -> Engine:
         if connect not in self.engines:
@@ -59,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--case", action="append", default=[], metavar="ID", help="only the case with exactly this id")
     add("--quick", action="store_true", help="a spread of small cases; never enough to be conformant")
     add("--reading", action="append", default=[], metavar="NAME=CHOICE", help="switch a reading of the contract")
+    add("--expectations", metavar="FILE", help="known failures of the backend: they are reported as xfailed")
     add("--fuzz-examples", type=int, default=0, metavar="N", help="generated examples besides the library")
     add("--fuzz-seed", type=int, default=0, metavar="K", help="seed of the generated examples")
 
@@ -77,14 +81,18 @@ def suite_of(config: pytest.Config) -> Suite:
 
 
 def _build(config: pytest.Config) -> Suite:
+    from conformance.expectations import find
     from conformance.library import load_library
     from conformance.operation import chosen_readings
     from conformance.runner import usable
     from conformance.selection import select
 
+    given = config.getoption("expectations")
     connects = config.getoption("backend")
     if not connects:
         raise pytest.UsageError("name the implementation under test: --backend CONNECT, for example --backend numpy")
+    if given and len(connects) > 1:
+        raise pytest.UsageError("--expectations FILE speaks of one backend: name one")
     library = load_library()
     filters = {name: config.getoption(name) for name in ("clause", "level", "case", "quick")}
     cases = select(
@@ -98,6 +106,7 @@ def _build(config: pytest.Config) -> Suite:
     suite = Suite(library, cases, not any(filters.values()), readings)
     for connect in connects:
         suite.backends[connect] = usable(connect)
+        suite.expectations[connect] = find(connect, Path(given) if given else None, library, readings)
     return suite
 
 
@@ -121,11 +130,19 @@ def conformance_suite(request: pytest.FixtureRequest) -> Suite:
 
 
 def check(suite: Suite, connect: str, case: Case) -> None:
-    """Run one case; skip, warn or fail as its outcome says."""
+    """Run one case; skip, warn, fail or xfail as its outcome and what is expected of it say."""
+    from conformance.expectations import surprise
     from conformance.reporting.table import repeat
 
     outcome = suite.engine(connect).run(case)
     suite.outcomes.setdefault(connect, []).append(outcome)
+    expected = suite.expectations.get(connect)
+    entry = expected.by_case.get(case.id) if expected else None
+    if expected and entry:
+        if expected.met(outcome):
+            pytest.xfail(f"{entry.reason} ({entry.url})")
+        if found := surprise(entry, outcome):
+            pytest.fail(f"{found.kind}: {found.says}", pytrace=False)
     if outcome.status == "unsupported":
         pytest.skip(outcome.reason)
     if outcome.status == "quality-warning":

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml  # noqa: F401
 
-import conformance.runner  # noqa: F401  pytester forgets modules of the run inside it; NumPy can be loaded only once
+# Imported here, as pytester forgets modules of the run inside it, and the C parts of NumPy and yaml load only once.
+import conformance.runner  # noqa: F401
 
 FAKES = Path(__file__).parent / "fakes.py"
 
@@ -96,3 +98,54 @@ def test_other_peoples_tests_are_left_alone(pytester):
     result = pytester.runpytest()
     result.assert_outcomes(passed=1)
     assert "qsa-conformance" not in result.stdout.str().split("\n", 6)[-1]
+
+
+class TestExpectations:
+    @pytest.fixture
+    def run(self, pytester, library, operation):
+        """Run one case that the backend fails, with an entry for it: `changes` are made to a right one."""
+        from fakes import SlightlyOff
+
+        from conformance.engine import Engine
+        from conformance.expectations import Entry, Signature, text
+
+        case = next(
+            c for c in library.cases if not c.refusal and Engine(operation, SlightlyOff()).run(c).status == "fail"
+        )
+        signature = Signature.of(Engine(operation, SlightlyOff()).run(case))
+
+        def run(backend="SlightlyOff", **changes):
+            right = {"case": case.id, "signature": signature, "reason": "off", "url": "https://example.org/1"}
+            Path("known.yaml").write_text(text([Entry(**right | changes)], "known"), encoding="utf-8")
+            line = ("--backend", f"py:{FAKES}:{backend}", "--expectations", "known.yaml", "--case", case.id, "-rx")
+            return pytester.runpytest("--pyargs", "conformance", *line)
+
+        return run
+
+    def test_an_expected_failure_is_xfailed(self, run):
+        result = run()
+        result.assert_outcomes(xfailed=1, skipped=1)
+        result.stdout.fnmatch_lines(["*off (https://example.org/1)*"])
+
+    def test_an_unexpected_pass_fails(self, run):
+        result = run(backend="Honest")
+        result.assert_outcomes(failed=1, skipped=1)
+        result.stdout.fnmatch_lines(["*unexpected pass: expected to fail (off), and is pass now*"])
+
+    def test_another_signature_fails(self, run):
+        from conformance.expectations import Signature
+
+        result = run(signature=Signature(clause="STA-1"))
+        result.assert_outcomes(failed=1, skipped=1)
+        result.stdout.fnmatch_lines(["*changed signature: expected: STA-1; now: *"])
+
+    def test_what_has_expired_fails_as_it_is(self, run):
+        result = run(expires="2020-01-01")
+        result.assert_outcomes(failed=1, skipped=1)
+        assert "block_index_keys[" in result.stdout.str()
+
+    def test_a_file_of_one_backend_is_not_taken_for_two(self, pytester):
+        backends = ("--backend", "numpy", "--backend", f"py:{FAKES}:Honest")
+        result = pytester.runpytest("--pyargs", "conformance", *backends, "--expectations", "known.yaml")
+        assert result.ret == pytest.ExitCode.INTERRUPTED
+        result.stdout.fnmatch_lines(["*speaks of one backend*"])
