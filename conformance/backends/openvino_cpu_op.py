@@ -22,7 +22,7 @@ from openvino import opset15 as ops
 from openvino.utils.node_factory import NodeFactory
 
 from conformance.backends.native_build import FEATURE, build_native, find_toolchain
-from conformance.backends.openvino_runtime import OUTPUTS, PRECISION, URL, Device, cores, model_of, tensor_of, type_of
+from conformance.backends.openvino_runtime import OUTPUTS, PRECISION, URL, Device, Inputs, cores, model_of, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
 from conformance.backends.refusals import RANKS, ROPE_PORTS
 
@@ -193,16 +193,14 @@ class _Requests:
     def __init__(self, compiled: Any, signature: Signature) -> None:
         self._compiled = compiled
         self._ports = [list(RANKS).index(port.any_name) for port in compiled.inputs]
-        self._nothing = [tensor_of(np.empty([0] * len(signature[i][1]), _dtype(signature[i][0]))) for i in self._ports]
+        self._nothing = [np.empty([0] * len(signature[i][1]), _dtype(signature[i][0])) for i in self._ports]
         self._dtype = _dtype(signature[0][0])
         self._lock = Lock()
         self._idle: list[_Request] = []
 
     def run(self, arrays: list[Array]) -> dict[str, Array]:
         request = self._take()
-        tensors = [tensor_of(arrays[i]) for i in self._ports]
-        for index, tensor in enumerate(tensors):
-            request.infer.set_input_tensor(index, tensor)
+        request.inputs.bind([arrays[i] for i in self._ports])
         with refusals("call"):  # a request that failed is not used again
             results = request.infer.infer(share_outputs=True).to_tuple()
         if sum(array.nbytes for array in results) < LENT_BYTES:
@@ -223,8 +221,7 @@ class _Requests:
                     return self._idle.pop(index)
             # In a stream the outputs of one request are the inputs of another, which then keeps them alive.
             for request in self._idle:
-                for index, tensor in enumerate(self._nothing):
-                    request.infer.set_input_tensor(index, tensor)
+                request.inputs.bind(self._nothing)
             free = next((index for index, request in enumerate(self._idle) if request.free), None)
             if free is not None:
                 return self._idle.pop(free)
@@ -235,6 +232,7 @@ class _Request:
     def __init__(self, infer: Any) -> None:
         self.infer = infer
         self.lent: list[weakref.ref[Array]] = []
+        self.inputs = Inputs(infer)
 
     @property
     def free(self) -> bool:

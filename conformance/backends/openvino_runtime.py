@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -79,6 +79,25 @@ def tensor_of(array: Array) -> Any:
     return openvino.Tensor(bits, array.shape, _TYPES[array.dtype])
 
 
+class Inputs:
+    """The input tensors of an infer request."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self._bound: dict[int, tuple[Array | None, tuple[int, ...], Any]] = {}
+
+    def bind(self, arrays: Iterable[Array]) -> None:
+        """Give the request its inputs. An array that it has already is not given again: OpenVINO reads its memory."""
+        for index, array in enumerate(arrays):
+            kept, shape, _ = self._bound.get(index, (None, (), None))
+            if kept is array and shape == array.shape:
+                continue
+            tensor = tensor_of(array)
+            self.request.set_input_tensor(index, tensor)
+            # The tensor keeps its memory alive. That of an array with strides is a copy: it must be made anew.
+            self._bound[index] = array if array.flags.c_contiguous else None, array.shape, tensor
+
+
 class Device:
     """An OpenVINO device and the hints that every model is compiled with.
 
@@ -136,15 +155,14 @@ class CompiledSession:
         self._absent = tuple(outputs[len(compiled.outputs) :])
         self._type = type_of(config.element_type)
         self._shapes = [openvino.Shape([0] * port.partial_shape.rank.get_length()) for port in compiled.outputs]
-        self._idle: list[Any] = [compiled.create_infer_request()]
+        self._idle = [Inputs(compiled.create_infer_request())]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
         check_call(self.config, inputs)
-        request = self._idle.pop() if self._idle else self.compiled_model.create_infer_request()
-        tensors = [tensor_of(inputs[name]) for name in self._ports]
-        for index, tensor in enumerate(tensors):
-            request.set_input_tensor(index, tensor)
+        bound = self._idle.pop() if self._idle else Inputs(self.compiled_model.create_infer_request())
+        bound.bind(inputs[name] for name in self._ports)
+        request = bound.request
         # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
         for index, shape in enumerate(self._shapes):
             request.set_output_tensor(index, openvino.Tensor(self._type, shape))
@@ -154,7 +172,7 @@ class CompiledSession:
         outputs = {name: array.view(dtype) for name, array in zip(self._outputs, results, strict=True)}
         for name in self._absent:
             outputs[name] = np.empty(0, dtype)
-        self._idle.append(request)
+        self._idle.append(bound)
         return outputs
 
     def close(self) -> None:
