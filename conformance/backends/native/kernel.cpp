@@ -26,6 +26,22 @@ void clear(void* to, std::size_t bytes) {
     if (bytes != 0) std::memset(to, 0, bytes);
 }
 
+// How far ahead of the arithmetic memory is asked for.
+struct Prefetch {
+    std::size_t key_bytes, rope_blocks;
+};
+
+// Measured on both kinds, keys and tables from memory. Intel's prefetcher stops at every page: asking for the keys 4 KiB
+// ahead saves a third of the time. AMD's goes on by itself: asking it costs a third, and rows of cos and sin that are
+// asked for early displace the keys.
+Prefetch best_prefetch() {
+#ifdef QSA_X86
+    static const bool amd = __builtin_cpu_is("amd");
+    if (amd) return {0, 4};
+#endif
+    return {4096, 16};
+}
+
 // The call cut into tiles. Every sequence has the same number, so that a tile's place follows from its index; for
 // shorter sequences some of them have nothing to do.
 class Plan {
@@ -93,6 +109,8 @@ private:
         blocks.cos = at(p_.rope_cos, (n * p_.L + row) * rope_row_);
         blocks.sin = at(p_.rope_sin, (n * p_.L + row) * rope_row_);
         blocks.weight = p_.k_norm_weight;
+        blocks.key_bytes_ahead = prefetch_.key_bytes;
+        blocks.rope_blocks_ahead = prefetch_.rope_blocks;
         blocks.stream = stream_;
         blocks.keys = block_row(n, s.blocks_before + first);
         blocks.scratch = scratch;
@@ -124,6 +142,7 @@ private:
     std::size_t element_, row_, rope_row_;
     std::size_t rows_per_tile_, blocks_per_tile_, history_tiles_, block_tiles_, tiles_;
     bool stream_;
+    Prefetch prefetch_ = best_prefetch();
 };
 
 // Tiles are handed out one by one: a ragged batch or a busy core does not leave the other workers waiting.
