@@ -186,9 +186,9 @@ class Copier:
 def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.perf_counter) -> list[list[float]]:
     """Seconds of a call of every target, one sample a round, the targets in turn.
 
-    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A call that is not
-    counted comes before every sample: whoever ran before, the caches are then as the target itself leaves them. There are
-    at least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
+    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A call that is
+    not counted comes before every sample: whoever ran before, the caches are then as the target itself leaves them.
+    There are at least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
     """
     repeats = [_repeats(target, clock) for target in targets]
     samples: list[list[float]] = [[] for _ in targets]

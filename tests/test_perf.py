@@ -219,7 +219,7 @@ def worker(clock, name, seconds, done):
 class TestTurns:
     def test_targets_take_turns(self):
         clock, done = Clock(), []
-        found = perf.interleaved([worker(clock, n, [0.01], done) for n in "ABC"], 0.1, clock)
+        found = perf.interleaved([worker(clock, n, [0.01], done) for n in "ABC"], 0.2, clock)
         warming = 2 * 3  # one call to warm up and one to calibrate
         assert "".join(done[warming:]) == "AABBCC" * 8  # before every sample a call that is not counted
         assert [len(times) for times in found] == [8, 8, 8]
