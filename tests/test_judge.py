@@ -241,3 +241,18 @@ class TestWorst:
         failed = Part("b", "NRM-1", (np.array([0]), slice(1, 2)), ones, ones * 0.01, ones * 0.01)
         result = verdict([[1.9, 1.02]], Expected((1, 2), F32, (warned, failed)))
         assert (result.status, result.clause, result.worst.region, result.wrong) == ("fail", "NRM-1", "b", 1)
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_a_part_that_only_warns_does_not_soften_one_that_fails(self, order):
+        ones = np.ones((1, 1))
+        parts = [
+            Part("a", "NRM-1", (np.array([0]), slice(0, 1)), ones, ones * 0.01, ones * 0.01),
+            Part("b", "ROT-1", (np.array([0]), slice(1, 2)), ones, ones, ones * 0.1),
+        ]
+        result = verdict([1.5, 1.5], Expected((1, 2), F32, tuple(parts[i] for i in order)))
+        assert (result.status, result.clause, result.wrong) == ("fail", "NRM-1", 1)
+
+    def test_only_what_is_beyond_its_bound_counts_as_wrong(self):
+        value, bound = np.zeros((1, 4)), np.ones((1, 4))
+        part = Part("all", "AVG-1", (np.array([0]),), value, bound, bound)
+        assert verdict([0.5, 1, 2, 3], Expected((1, 4), F32, (part,))).wrong == 2
