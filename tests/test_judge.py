@@ -151,6 +151,11 @@ class TestCopies:
 
 
 class TestForm:
+    @pytest.mark.parametrize(("got", "wanted"), [(a, b) for a in TYPES for b in TYPES if a != b])
+    def test_no_type_stands_for_another(self, got, wanted):
+        result = judge("keys", np.ones((1, 1), got), one(1, 1, dtype=wanted))
+        assert (result.status, result.compared, result.wrong, result.headroom) == ("fail", 0, 0, {})
+
     def test_not_an_array(self):
         result = judge("keys", [[1.0]], one(1.0, 1.0), "OUT-3")
         assert (result.status, result.clause, result.reason) == ("fail", "OUT-3", "keys is a list, not an array")
@@ -256,3 +261,33 @@ class TestWorst:
         value, bound = np.zeros((1, 4)), np.ones((1, 4))
         part = Part("all", "AVG-1", (np.array([0]),), value, bound, bound)
         assert verdict([0.5, 1, 2, 3], Expected((1, 4), F32, (part,))).wrong == 2
+
+    def test_later_parts_are_judged_whatever_the_first_is(self):
+        wrong = Part("b", "NRM-1", (np.array([0]), slice(1, 2)), np.ones((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)))
+        empty = Part("a", "AVG-1", (np.array([], int), slice(0, 1)), *[np.zeros((0, 1))] * 3)
+        copied = Part("a", "OUT-1", (np.array([0]), slice(0, 1)), np.ones((1, 1), np.float32))
+        for first in (empty, copied):
+            assert verdict([1, 2], Expected((1, 2), F32, (first, wrong))).status == "fail"
+
+    @pytest.mark.parametrize(("errors", "region"), [((3, 2), "a"), ((2, 3), "b"), ((2, 2), "a")])
+    def test_of_two_failing_parts_the_worse_is_named_the_first_of_equals(self, errors, region):
+        zero, one = np.zeros((1, 1)), np.ones((1, 1))
+        parts = [Part(name, "NRM-1", (np.array([0]), slice(i, i + 1)), zero, one, one) for i, name in enumerate("ab")]
+        assert verdict(errors, Expected((1, 2), F32, tuple(parts))).worst.region == region
+
+    def test_a_warning_names_the_element_that_it_is_about(self):
+        value, quality = np.zeros((1, 2)), np.array([[1, 0.1]])
+        part = Part("all", "AVG-1", (np.array([0]),), value, np.ones((1, 2)), quality)
+        result = verdict([0.9, 0.5], Expected((1, 2), F32, (part,)))
+        assert (result.status, result.worst.index) == ("quality-warning", (0, 1))
+
+    def test_every_axis_has_its_place_in_the_index(self):
+        value = np.zeros((1, 2, 3))
+        part = Part("all", "AVG-1", (np.array([1]), slice(1, 3), slice(2, 5)), value, value, value)
+        got = np.zeros((2, 4, 6), np.float32)
+        got[1, 2, 3] = 1
+        assert judge("keys", got, Expected((2, 4, 6), F32, (part,))).worst.index == (1, 2, 3)
+
+    @pytest.mark.parametrize(("want", "ulps"), [(1.0, 16.0), (8.0, 2.0), (0.125, 128.0)])
+    def test_units_in_the_last_place_are_those_at_the_wanted_value(self, want, ulps):
+        assert verdict([want + 2**-19], one(want, 0)).worst.ulps == ulps
