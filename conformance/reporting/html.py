@@ -609,15 +609,16 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
 def _bars(
     title: str, timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str], what: str, mark: float
 ) -> Markup | None:
-    rows = []
+    """A picture of one number, workload by workload; the first backend's ratio to itself is left out."""
+    groups: dict[str, list[plots.Bar]] = defaultdict(list)
     for column, record in timed:
-        value = number(record, what)
-        if value is not None and value >= 0:
-            backend = _backend(column, record)
-            says = _plain(record.numbers.get("ratio_says")) if what == "ratio" else ""
-            text = f"{value:.3g} {says}".strip()
-            rows.append(plots.Bar(f"{record.workload}, {backend}", value, text, names.index(backend)))
-    return plots.bars(title, rows, mark=mark) if rows else None
+        value, says = number(record, what), _plain(record.numbers.get("ratio_says"))
+        if value is None or value < 0 or (what == "ratio" and not says):
+            continue
+        backend = _backend(column, record)
+        text = f"{value:.3g} {says}" if what == "ratio" else f"{value:.3g}"
+        groups[record.workload].append(plots.Bar(backend, value, text, names.index(backend)))
+    return plots.bars(title, groups, mark=mark) if groups else None
 
 
 def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from markupsafe import Markup, escape
 
 WIDTH = 340
 LEAST, MOST = -4.0, 1.0  # decades of error / bound that are drawn
-MARKS = ("circle", "square", "diamond", "up", "down")
+# Their number and that of the colours have no common factor, so that many series differ in one or the other.
+MARKS = ("circle", "square", "diamond", "up", "down", "left", "right")
 
 
 @dataclass(frozen=True)
@@ -119,23 +120,29 @@ def latency(title: str, series: Mapping[str, Sequence[Point]], copy: Sequence[Po
     return _svg(height, f"Time of a call by new tokens, {title}", "; ".join(said), parts)
 
 
-def bars(title: str, rows: Sequence[Bar], *, mark: float | None = None) -> Markup:
-    """Horizontal bars from zero, with a line at `mark`."""
-    row, top = 32, 4
-    height = top + row * len(rows) + 6
+def bars(title: str, groups: Mapping[str, Sequence[Bar]], *, mark: float | None = None) -> Markup:
+    """Horizontal bars from zero in named groups, with a line at `mark`."""
+    row, head, top = 30, 22, 4
+    rows = [bar for group in groups.values() for bar in group]
+    height = top + row * len(rows) + head * len(groups) + 6
     longest = max([bar.value for bar in rows] + ([mark] if mark else []))
     scale = (WIDTH - 12) / longest if longest > 0 else 0.0
     parts = []
-    for index, bar in enumerate(rows):
-        y = top + row * index
-        width = max(round(bar.value * scale, 1), 1)
-        parts.append(f'<text x="6" y="{y + 12}">{escape(_cut(bar.title, 38))}</text>')
-        parts.append(f'<text x="{WIDTH - 6}" y="{y + 12}" text-anchor="end">{escape(bar.text)}</text>')
-        parts.append(f'<rect class="bar s{bar.series % 5}" x="6" y="{y + 16}" width="{width}" height="9"/>')
     if mark is not None:
         at = round(6 + mark * scale, 1)
         parts.append(f'<line class="bound" x1="{at}" x2="{at}" y1="{top}" y2="{height - 4}"/>')
-    return _svg(height, title, "; ".join(f"{bar.title}: {bar.text}" for bar in rows), parts)
+    y = top
+    for name, group in groups.items():
+        parts.append(f'<text class="group" x="6" y="{y + 15}">{escape(_cut(name, 44))}</text>')
+        y += head
+        for bar in group:
+            width = max(round(bar.value * scale, 1), 1)
+            parts.append(f'<text x="6" y="{y + 11}">{escape(_cut(bar.title, 38))}</text>')
+            parts.append(f'<text x="{WIDTH - 6}" y="{y + 11}" text-anchor="end">{escape(bar.text)}</text>')
+            parts.append(f'<rect class="bar s{bar.series % 5}" x="6" y="{y + 15}" width="{width}" height="9"/>')
+            y += row
+    said = (f"{name}, {bar.title}: {bar.text}" for name, group in groups.items() for bar in group)
+    return _svg(height, title, "; ".join(said), parts)
 
 
 def key(titles: Sequence[str]) -> Markup:
@@ -191,6 +198,8 @@ def _mark(index: int, x: float, y: float) -> str:
         "diamond": ((0, -5), (5, 0), (0, 5), (-5, 0)),
         "up": ((0, -5), (5, 4), (-5, 4)),
         "down": ((0, 5), (5, -4), (-5, -4)),
+        "left": ((-5, 0), (4, -5), (4, 5)),
+        "right": ((5, 0), (-4, -5), (-4, 5)),
     }[kind]
     path = " ".join(f"{x + a:g},{y + b:g}" for a, b in points)
     return f'<polygon class="mark s{index % 5}" points="{path}"/>'
