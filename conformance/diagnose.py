@@ -165,6 +165,7 @@ class Suspect:
 
     fault: Entry | None = None
     readings: tuple[tuple[str, str], ...] = ()
+    told: str = field(default="", compare=False)  # what the readings are about, in the operation's words
 
     @property
     def name(self) -> str:
@@ -175,7 +176,7 @@ class Suspect:
     @property
     def says(self) -> str:
         """One sentence: what it does."""
-        return self.fault.says if self.fault else "reads the contract that way"
+        return self.fault.says if self.fault else self.told
 
     def backend(self, operation: Operation) -> Backend:
         """The suspect as a backend of its own."""
@@ -185,7 +186,7 @@ class Suspect:
 def suspects(operation: Operation) -> list[Suspect]:
     """All single suspects: every alternative reading, then every fault that is not just one of them."""
     found = [
-        Suspect(readings=((reading.name, choice),))
+        Suspect(readings=((reading.name, choice),), told=f"{reading.says}: {reading.alternatives[choice]}")
         for reading in operation.readings
         for choice in reading.alternatives
         if reading.by == "values" and choice not in reading.narrower and choice not in reading.without

@@ -77,6 +77,8 @@ def test_another_reading_is_told_and_named(library, lab, probes, reading, choice
     backend = suspicion.backend(library.operation.operation, None, {reading: choice})
     result = diagnosed(library, lab, probes, backend)
     assert result.best.suspect.name == f"reading {reading}={choice}"
+    described = next(r for r in library.operation.readings if r.name == reading)
+    assert result.best.text.endswith(f": {described.says}: {described.alternatives[choice]}")
     followed = d.followed_readings(library.operation, backend, backend.describe(), d.small_cases(library))
     assert followed.pop(reading) == choice
     defaults = {r.name: r.default for r in library.operation.readings}
