@@ -84,8 +84,19 @@ class TestBounds:
         result = verdict([[9.0, 1.75]], Expected((1, 2), F32, (part,)))
         assert (result.worst.index, result.worst.ratio, result.wrong) == ((0, 1), 1.5, 1)
 
+    def test_at_the_bound_itself_the_quality_tier_still_warns(self):
+        assert verdict(2.0, one(1.0, 1.0, 0.5)).status == "quality-warning"
+
 
 class TestSpecialValues:
+    def test_infinity_is_too_much_where_the_largest_number_is_within_reach(self):
+        largest = 65504.0
+        assert verdict(np.inf, one(largest - 1, 1.0, dtype=F16), F16).status == "fail"
+        assert verdict(np.inf, one(largest - 1, 2.0, dtype=F16), F16).status == "pass"
+
+    def test_an_overflow_that_is_due_takes_no_headroom(self):
+        assert verdict(np.inf, one(1e6, 1.0, dtype=F16), F16).headroom == {"AVG-1": 0.0}
+
     @pytest.mark.parametrize("dtype", TYPES)
     @pytest.mark.parametrize("got", [np.nan, np.inf, -np.inf])
     def test_finite_wanted_and_special_got_fails(self, dtype, got):
