@@ -7,6 +7,7 @@ import pytest
 
 from conformance.case import Case
 from conformance.engine import spans
+from conformance.judge import same_bits
 from conformance.tensors import DTYPES, call_inputs, inputs_of
 from reference import naive
 from reference.bounds import Oracle
@@ -96,6 +97,19 @@ def test_where_the_tokens_of_every_sequence_lie():
     }  # fmt: skip
 
 
+def test_outputs_are_the_expected_values_rounded_once(library, operation):
+    for case in [c for c in library.cases if not c.refusal and not c.change and c.dims["N"] * c.dims["L"] < 2000][::40]:
+        oracle = operation.oracle(case.attributes)
+        inputs = inputs_of(case, operation)
+        outputs, expected = oracle.run(inputs), oracle.expect(inputs)
+        for name, one in expected.items():
+            assert (outputs[name].shape, outputs[name].dtype) == (one.shape, one.dtype)
+            for part in one.parts:
+                with np.errstate(over="ignore"):
+                    wanted = part.value.astype(one.dtype)
+                assert same_bits(outputs[name][part.index], wanted).all(), (case.id, name, part.region)
+
+
 class TestReadings:
     """Every alternative reading differs from the default where it must, and only there."""
 
@@ -130,6 +144,13 @@ class TestReadings:
         case = case_of(poison="huge", dims={"N": 2, "L": 2, "Di": 6, "Dr": 4, "Bp": 3}, past=(2, 13))
         carried = self.outputs(operation, case, unused="carried")["block_index_keys"]
         assert np.array_equal(carried[0, 1:], inputs_of(case, operation)["past_block_index_keys"][0, 1:])
+
+    @pytest.mark.parametrize(("unused", "rows"), [("zeros", [1, 2]), ("carried", [1])])
+    def test_rows_that_another_reading_specifies(self, operation, unused, rows):
+        case = case_of(dims={"N": 2, "L": 2, "Di": 6, "Dr": 4, "Bp": 2}, past=(2, 10))  # 1 and 3 blocks in the end
+        op = QSAPrepare(4, 1e-6, Readings(unused=unused))
+        (n, b), values = op.unused_rows(op.call(inputs_of(case, operation)))
+        assert (n.tolist(), b.tolist(), len(values)) == ([0] * len(rows), rows, len(rows))
 
     def test_unused_rows(self, operation):
         case = case_of(poison="huge", dims={"N": 2, "L": 2, "Di": 6, "Dr": 4, "Bp": 3}, past=(2, 9))
