@@ -524,3 +524,29 @@ class TestHarnessBench:
         text, met = bench.tables([quick, slow], 0.2)
         assert met is False
         assert "2,000 verdicts a second" in text and "50.0%" in text
+
+
+class TestPublished:
+    def test_conformant_backends_are_timed_into_their_logs(self, library, tmp_path, monkeypatch, timed):
+        import logs
+
+        from conformance.commands.publish import timed_logs
+
+        monkeypatch.setattr(workloads, "load_workloads", lambda operation: (timed["prefill[L=1024]"],))
+        log = logs.passing(logs.part(library), connect="numpy")
+        (path,) = timed_logs(["numpy"], {"numpy": log}, tmp_path)
+        (record,) = read_log(path).perf
+        assert record.workload == "prefill[L=1024]"
+        assert read_log(path).results.keys() == log.results.keys()
+        assert timed_logs([], {}, tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["-b", "numpy", "--perf", "torch"], "--perf torch: is not among the backends that are run"),
+            (["--render", "--perf", "numpy"], "--perf goes with backends that are run"),
+        ],
+    )
+    def test_only_what_is_run_is_timed(self, arguments, says, cli, tmp_path):
+        code, _, err = cli("publish", "-o", tmp_path, *arguments)
+        assert (code, err) == (2, f"error: {says}\n")

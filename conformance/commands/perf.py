@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from conformance.library import load_library
 from conformance.reporting.log import Log, LogWriter, PerfRecord, file_name, read_log
 from conformance.workloads import Workload, bytes_to_move, choose, load_workloads
 
+SECONDS = 2.0  # for a workload, all backends together
+
 
 @click.command("perf")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT",
@@ -24,7 +27,7 @@ from conformance.workloads import Workload, bytes_to_move, choose, load_workload
 @click.option("--quick", is_flag=True, help="Only the small workloads.")
 @click.option("--list", "listing", is_flag=True, help="List the workloads and leave.")
 @click.option("--threads", type=click.IntRange(1), default=None, metavar="T", help="CPUs to use; all by default.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=SECONDS, show_default=True,
               help="Time for a workload, all backends together.")  # fmt: skip
 @click.option("--noise-limit", type=click.FloatRange(0, min_open=True), default=perf.NOISE, show_default=True,
               help="Interquartile range over median beyond which no number is given.")  # fmt: skip
@@ -77,25 +80,39 @@ def command(
                 except perf.Refused as refused:
                     click.echo(str(refused), err=True)
                     return 1
-        found = perf.contenders(backends, count)
-        try:
-            bench = perf.Bench(
-                library.operation,
-                [one for _, contenders in found for one in contenders],
-                count,
-                seconds,
-                perf.Limits(noise=noise_limit),
-                copy=perf.copy_of([backend for backend, _ in found], count),
-            )
-            records, paths = timed(bench, chosen, conformant, output)
-        finally:
-            for backend, _ in found:
-                getattr(backend, "close", bool)()
+        limits = perf.Limits(noise=noise_limit)
+        records, paths = side_by_side(backends, chosen, conformant, output, count, seconds, limits)
     click.echo(perf.table(records))
     click.echo(f"\n{count} threads. {_grounds(conformant)}")
     for path in paths:
         click.echo(f"log: {path}")
     return 0 if any("median_s" in record.numbers for record in records) else 4
+
+
+def side_by_side(
+    connects: Sequence[str],
+    chosen: tuple[Workload, ...],
+    conformant: list[Log],
+    output: Path | None,
+    threads: int,
+    seconds: float = SECONDS,
+    limits: perf.Limits | None = None,
+) -> tuple[list[PerfRecord], list[Path]]:
+    """Time the workloads on backends whose complete logs are given; the records, and the logs that were written."""
+    found = perf.contenders(connects, threads)
+    try:
+        bench = perf.Bench(
+            load_library().operation,
+            [one for _, contenders in found for one in contenders],
+            threads,
+            seconds,
+            limits or perf.Limits(),
+            copy=perf.copy_of([backend for backend, _ in found], threads),
+        )
+        return timed(bench, chosen, conformant, output)
+    finally:
+        for backend, _ in found:
+            getattr(backend, "close", bool)()
 
 
 def timed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from conformance.commands.options import isolation_options
 
 if TYPE_CHECKING:
     from conformance.isolation import Isolation
+    from conformance.reporting.log import Log
 
 
 @click.command("publish")
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 @click.option("--log", "given", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="LOG",
               help="Publish a log that is there already; repeatable.")  # fmt: skip
 @click.option("--render", "render_only", is_flag=True, help="Run nothing: write pages and index of what is there anew.")
+@click.option("--perf", "timed", multiple=True, metavar="CONNECT",
+              help="Time this backend, too; repeatable. Ratios are to the first.")  # fmt: skip
 @isolation_options
 def command(
     backends: tuple[str, ...],
@@ -28,11 +32,13 @@ def command(
     quick: bool,
     given: tuple[Path, ...],
     render_only: bool,
+    timed: tuple[str, ...],
     isolation: Isolation,
 ) -> int:
     """Run backends and write log, page and badge of each below FOLDER/BACKEND/VERSION, and an index over all.
 
-    Without -b every backend that this machine can run is run. Reports of other versions stay. Exit codes as of `run`.
+    Without -b every backend that this machine can run is run. With --perf those that turn out conformant are timed side
+    by side, as `perf` does. Reports of other versions stay. Exit codes as of `run`.
     """
     import tempfile
     from dataclasses import replace
@@ -40,13 +46,18 @@ def command(
     from conformance.backends.connect import EMBEDDED
     from conformance.backends.protocol import Unsupported
     from conformance.commands.run import exit_code, run_one
-    from conformance.errors import BackendError
+    from conformance.errors import BackendError, UsageError
     from conformance.expectations import find
     from conformance.library import load_library
     from conformance.reporting import publish, table
     from conformance.runner import Plan
     from conformance.selection import select
 
+    if timed and (render_only or given):
+        raise UsageError("--perf goes with backends that are run")
+    stray = [name for name in timed if name not in (backends or EMBEDDED)]
+    if stray:
+        raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
     library = load_library()
     filters = {"--quick": "yes"} if quick else {}
     chosen = [] if render_only or given else list(backends or EMBEDDED)
@@ -67,6 +78,24 @@ def command(
                 continue
             logs.append(log)
             click.echo(f"{publish.add(output, path)}: {table.verdict_of(log)}")
+        conformant = {log.header.backend.connect: log for log in logs if table.verdict_of(log) == "CONFORMANT"}
+        for path in timed_logs([name for name in timed if name in conformant], conformant, Path(folder)):
+            click.echo(f"{publish.add(output, path)}: timed")
     entries = publish.render(output, library.operation)
     click.echo(f"{output / 'index.html'}: {len(entries)} reports")
     return 0 if render_only or given else exit_code(logs, unusable if backends else [])
+
+
+def timed_logs(connects: list[str], logs: Mapping[str, Log], folder: Path) -> list[Path]:
+    """The logs of these backends with all workloads timed on them, side by side, as files in a folder."""
+    if not connects:
+        return []
+    from conformance.commands.perf import side_by_side
+    from conformance.library import load_library
+    from conformance.perf import limited_to
+    from conformance.workloads import load_workloads
+
+    with limited_to(None) as threads:
+        chosen = load_workloads(load_library().operation)
+        _, paths = side_by_side(connects, chosen, [logs[name] for name in connects], folder, threads)
+    return paths
