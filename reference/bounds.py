@@ -5,8 +5,9 @@ NUM-2 allows one. Two tiers: `required` is the worst case, `quality` the statist
 Copies have no bound: they are compared bit for bit. An infinite bound means that the element is not judged.
 
 Beyond the published formulas three things are unjudged or widened, each so that no conforming implementation can fail:
-f32 and bf16 subnormals may be flushed anywhere (NUM-3), a value that leaves f32's range on the way is outside the
-domain (NUM-3), and a rotated element whose operands or products overflow T on the way may come out as anything (NUM-2).
+f32 and bf16 subnormals may be flushed anywhere (NUM-3); a value that leaves f32's range on the way, in whatever order
+the factors are multiplied, is outside the domain (NUM-3); and a rotated element whose operands or products overflow T
+on the way may come out as anything (NUM-2).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ UA = 2.0**-24  # unit round-off of the f32 in which sums are accumulated
 TINY = 2.0**-126  # smallest normal f32: what flushing can take away
 F32_MAX = float(np.finfo(np.float32).max)
 LAMBDA = 3.0  # of the quality tier
+SLACK = 2.0**-16  # by which a factor may be off when it decides whether a product fits into f32
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,15 @@ def _normalization(op: QSAPrepare, weight: Array, m: Array, em: Array, T: Elemen
     rho = ev / v
     rel = np.where(rho < 1, 1 / np.sqrt(np.maximum(1 - rho, 0)) - 1 + 4 * UA, np.inf)
     w = np.abs(weight)
+    inverse = 1 / np.sqrt(v)
     ey = w / np.sqrt(v) * em * (1 + rel) + np.abs(y) * (rel + 2 * UA + 2 * T.unit) + 2 * T.eta * (1 + w)
-    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di.
-    outside = np.broadcast_to(~(ms * m.shape[1] + op.epsilon <= F32_MAX), m.shape)
+    # Mean, reciprocal root and weight may be multiplied in any order: what flushing takes from a product of two of them
+    # meets the third.
+    ey = ey + TINY * (np.abs(m) + inverse)
+    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di. So must the products of
+    # the weight with either factor.
+    products = np.maximum(np.abs(m), inverse) * w * (1 + SLACK)
+    outside = ~(ms * m.shape[1] + op.epsilon <= F32_MAX) | ~(products <= F32_MAX)
     return y, ey, outside
 
 

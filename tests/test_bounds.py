@@ -122,6 +122,19 @@ class TestUnjudged:
         assert np.isinf(table(call("f32", np.full((2, 3), 1e20), np.ones(3))[1], 3)[1]).all()
         assert np.isfinite(table(call("f32", np.full((2, 3), 1e18), np.ones(3))[1], 3)[1]).all()
 
+    def test_the_weight_times_either_factor_beyond_f32(self):
+        # Whoever multiplies 1e38 by the reciprocal root of 1e-4, or by a mean of 10, first leaves f32's range.
+        for keys, weight in ((1e-4, 1e38), (10.0, 1e38)):
+            _, bound, _ = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)
+            assert np.isinf(bound).tolist() == [True, False]
+        assert np.isfinite(table(call("f32", np.full((2, 2), 1.0), [1e38, 1.0])[1], 2)[1]).all()
+
+    @pytest.mark.parametrize("keys", [1e-15, 1e15])
+    def test_flushed_products_in_any_order_are_within_the_bound(self, keys):
+        """A weight of 1e-30 times a mean of 1e-15 is next to nothing, and so it is times the root of 1e-30."""
+        value, bound, _ = table(call("f32", np.full((2, 2), keys), [1e-30, 1.0])[1], 2)
+        assert 0 < np.abs(value[0]) <= bound[0] < 1e-19 < value[1]
+
     def test_sum_beyond_f32_without_normalization(self):
         _, bound, _ = table(call("f32", [[3e38, 1.0], [3e38, 1.0]])[1], 2)
         assert np.isinf(bound).tolist() == [True, False]

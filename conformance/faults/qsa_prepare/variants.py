@@ -216,6 +216,13 @@ class WeightFirst(SinglePrecision):
         return result
 
 
+@variant("weight-on-mean", "The mean is multiplied by the weight, and the product by the reciprocal root.")
+class WeightOnMean(SinglePrecision):
+    def scaled(self, m: Array, inverse: Array, weight: Array, T: Type) -> Array:
+        result: Array = m * weight * inverse
+        return result
+
+
 @variant("fused", "Squares and the products of the rotation are added by fused multiply-add.")
 class Fused(SinglePrecision):
     def mean_of_squares(self, m: Array) -> Array:
