@@ -123,7 +123,8 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
     with np.errstate(all="ignore"):
         m = op.mean(x)
         size = np.abs(x).sum(axis=1)
-        em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta
+        # Flushing may take from every key, and from its share when it is divided before the sum.
+        em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta + r * TINY
         finite = size if np.isfinite(size).all() else np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1)
         overflow = finite > F32_MAX
         outside = overflow.copy()
@@ -135,6 +136,9 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         if call.rotates:
             cos, sin = (a.astype(np.float64) for a in op.rope(call, n, b))
             o, eo, far = _rotation(op, y, ey, cos, sin, T)
+            first, second, *_ = op.pairs(call.Dr)
+            far[:, first] |= outside[:, second]
+            far[:, second] |= outside[:, first]
             outside |= far
         else:
             o, eo = y, ey
@@ -167,8 +171,8 @@ def _normalization(op: QSAPrepare, weight: Array, m: Array, em: Array, T: Elemen
     # Mean, reciprocal root and weight may be multiplied in any order: what flushing takes from a product of two of them
     # meets the third.
     ey = ey + TINY * (np.abs(m) + inverse)
-    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di. So must the products of
-    # the weight with either factor.
+    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di. So must the products
+    # of the weight with either factor.
     products = np.maximum(np.abs(m), inverse) * w * (1 + SLACK)
     outside = ~(ms * m.shape[1] + op.epsilon <= F32_MAX) | ~(products <= F32_MAX)
     return y, ey, outside

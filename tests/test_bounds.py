@@ -128,12 +128,19 @@ class TestUnjudged:
             _, bound, _ = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)
             assert np.isinf(bound).tolist() == [True, False]
         assert np.isfinite(table(call("f32", np.full((2, 2), 1.0), [1e38, 1.0])[1], 2)[1]).all()
+        # The rotation carries it to the other element of the pair, whatever sin is.
+        _, bound, _ = table(call("f32", np.full((2, 6), 10.0), [1e38, *[1.0] * 5], [1.0] * 4, [0.0] * 4)[1], 6)
+        assert np.isinf(bound).tolist() == [True, False, True, False, False, False]
 
     @pytest.mark.parametrize("keys", [1e-15, 1e15])
     def test_flushed_products_in_any_order_are_within_the_bound(self, keys):
         """A weight of 1e-30 times a mean of 1e-15 is next to nothing, and so it is times the root of 1e-30."""
         value, bound, _ = table(call("f32", np.full((2, 2), keys), [1e-30, 1.0])[1], 2)
         assert 0 < np.abs(value[0]) <= bound[0] < 1e-19 < value[1]
+
+    def test_keys_whose_shares_are_flushed_are_within_the_bound(self):
+        value, bound, _ = table(call("f32", np.full((4, 2), 2.0**-125))[1], 2)  # a fourth of it is no normal number
+        assert (np.abs(value) <= bound).all()
 
     def test_sum_beyond_f32_without_normalization(self):
         _, bound, _ = table(call("f32", [[3e38, 1.0], [3e38, 1.0]])[1], 2)

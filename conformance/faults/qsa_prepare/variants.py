@@ -189,6 +189,16 @@ class TimesReciprocal(SinglePrecision):
         return np.asarray(np.sum(m * m, axis=1, keepdims=True, dtype=F32) * reciprocal)
 
 
+@variant("share-before-sum", "Every key is multiplied by 1/r before the sum, as in a product with a constant matrix.")
+class ShareBeforeSum(SinglePrecision):
+    def average(self, x: Array) -> Array:
+        share = np.float32(1) / np.float32(self.r)
+        total: Array = x[:, 0] * share
+        for j in range(1, self.r):
+            total = total + x[:, j] * share
+        return total
+
+
 @variant("newton-root", "The reciprocal root is an estimate of 12 bits with one Newton step.")
 class NewtonRoot(SinglePrecision):
     def inverse_root(self, m: Array) -> Array:
