@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 
 from conformance import workloads
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported
@@ -31,7 +30,6 @@ from conformance.errors import UsageError
 from conformance.library import Library
 from conformance.operation import Operation
 from conformance.reporting.log import Log, PerfRecord
-from conformance.reporting.plots import duration
 from conformance.reporting.table import verdict_of
 from conformance.runner import Plan, execute, outcomes, usable
 from conformance.samples import growth, interquartile, mann_whitney, median_interval
@@ -456,46 +454,3 @@ def _reason(error: Exception) -> str:
         return f"not timed: {error}"
     first = (str(error).strip().splitlines() or ["no message"])[0]
     return f"not timed: it raises {type(error).__name__}: {first[:200]}"
-
-
-# The table
-
-HEADS = ("workload", "backend", "median", "99 % interval", "tokens/s", "GB/s", "of a copy", "ratio", "peak", "growth")
-
-
-def table(records: Sequence[PerfRecord]) -> str:
-    """All records, one row each; what could not be told stands below."""
-    notes: dict[tuple[str, str], list[str]] = {}
-    for record in records:
-        if record.says:
-            notes.setdefault((record.workload, record.says), []).append(str(record.numbers["backend"]))
-    text = tabulate([_row(record) for record in records], HEADS, disable_numparse=True, stralign="left")
-    lines = [f"{workload}: {says} ({'; '.join(names)})" for (workload, says), names in notes.items()]
-    return "\n\n".join([text, *(["\n".join(lines)] if lines else [])])
-
-
-def _row(record: PerfRecord) -> list[str]:
-    def shown(name: str, form: str = ".3g", size: float = 1.0, unit: str = "") -> str:
-        value = record.numbers.get(name)
-        return f"{value / size:{form}}{unit}" if isinstance(value, int | float) else ""
-
-    def span(name: str) -> str:
-        value = record.numbers.get(name)
-        return duration(value) if isinstance(value, int | float) else ""
-
-    low, high = span("low_s"), span("high_s")
-    slope = shown("growth", ".3f")
-    if slope and record.numbers.get("growth_low") is not None:
-        slope += f" ({shown('growth_low', '.2f')} to {shown('growth_high', '.2f')})"
-    return [
-        record.workload,
-        str(record.numbers["backend"]),
-        span("median_s") or "-",
-        f"{low} to {high}" if low else "",
-        shown("tokens_per_s"),
-        shown("bytes_per_s", ".3g", 1e9),
-        shown("share", ".2f"),
-        f"{shown('ratio')} {record.numbers.get('ratio_says') or ''}".strip(),
-        shown("peak_bytes", ".3g", 2**20, " MiB"),
-        slope,
-    ]

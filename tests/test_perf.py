@@ -20,6 +20,7 @@ from conformance.cli import main
 from conformance.errors import LibraryError, UsageError
 from conformance.operation import cases_root
 from conformance.reporting.log import PerfRecord, read_log
+from conformance.reporting.timings import timings
 from conformance.runner import Plan, execute, outcomes, usable
 from reference.bounds import Oracle
 
@@ -402,7 +403,7 @@ class TestBench:
 
     def test_the_table_has_a_row_a_record(self):
         quiet = {"backend": "a", "median_s": 0.0021, "low_s": 0.002, "high_s": 0.0022, "growth": 1.01, "ratio": 1.0}
-        text = perf.table([PerfRecord("w", quiet), PerfRecord("v", {"backend": "b"}, "too noisy to tell: so it is")])
+        text = timings([PerfRecord("w", quiet), PerfRecord("v", {"backend": "b"}, "too noisy to tell: so it is")])
         assert "2.1 ms" in text and "2 ms to 2.2 ms" in text and "1.010" in text
         assert text.endswith("v: too noisy to tell: so it is (b)")
 

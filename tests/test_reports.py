@@ -52,6 +52,15 @@ def hostile(few, path=None):
     return made(library, outcomes, path, connect=f"py:{HOSTILE}:X", version=HOSTILE)
 
 
+def test_timings_stand_below_the_matrix_in_text_and_markdown(good, operation):
+    for text, row in (
+        (table.report([timed(good)], operation), r"^prefill\[L=1024\] +mine +102 µs +92.2 µs to 113 µs"),
+        (markdown([timed(good)], operation), r"^\| prefill\[L=1024\] +\| mine +\| 102 µs +\| 92.2 µs to 113 µs"),
+    ):
+        assert re.search(row, text, re.MULTILINE), text
+    assert "prefill" not in table.report([good], operation) + markdown([good], operation)
+
+
 class TestFrozenLog:
     """A log of the first schema, kept as it was written then."""
 

@@ -15,6 +15,7 @@ from conformance.commands.run import steps
 from conformance.errors import UsageError
 from conformance.library import load_library
 from conformance.reporting.log import Log, LogWriter, PerfRecord, file_name, read_log
+from conformance.reporting.timings import timings
 from conformance.workloads import Workload, bytes_to_move, choose, load_workloads
 
 SECONDS = 2.0  # for a workload, all backends together
@@ -82,7 +83,7 @@ def command(
                     return 1
         limits = perf.Limits(noise=noise_limit)
         records, paths = side_by_side(backends, chosen, conformant, output, count, seconds, limits)
-    click.echo(perf.table(records))
+    click.echo(timings(records))
     click.echo(f"\n{count} threads. {_grounds(conformant)}")
     for path in paths:
         click.echo(f"log: {path}")

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 
 from conformance.operation import Operation
-from conformance.reporting import table
+from conformance.reporting import table, timings
 from conformance.reporting.log import Log, count
 
 
 def markdown(logs: Sequence[Log], operation: Operation) -> str:
-    """Matrix, then a section a log: verdict, environment, what is unsupported, failures with their commands."""
+    """Matrix, a section a log (verdict, environment, what is unsupported, failures with their commands), timings."""
     head = logs[0].header
     lines = [
         f"# Conformance of {head.operation}",
@@ -24,6 +24,8 @@ def markdown(logs: Sequence[Log], operation: Operation) -> str:
     ]
     for log, title in zip(logs, table.titles(logs), strict=True):
         lines += _section(log, title)
+    timed = timings.of_logs(logs, "github")
+    lines += ["## Performance", "", timed, ""] if timed else []
     return "\n".join(lines).rstrip() + "\n"
 
 

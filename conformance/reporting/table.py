@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from conformance.engine import Outcome
 from conformance.operation import Operation
+from conformance.reporting import timings
 from conformance.reporting.log import Log, count, verdict
 
 SHOWN_FAILURES = 12
@@ -190,7 +191,7 @@ def size(log: Log, outcome: Outcome) -> int:
 
 
 def report(logs: Sequence[Log], operation: Operation, *, limit: int = SHOWN_FAILURES) -> str:
-    """All of it: what was run, the matrix, and for every log what is unsupported and what failed."""
+    """All of it: what was run, the matrix, for every log what is unsupported and what failed, and the timings."""
     head = logs[0].header
     lines = [f"{head.operation}, contract {head.contract}, library {head.library}, {len(operation.clauses)} clauses"]
     lines += [f"reading: {name} = {choice}" for name, choice in head.readings.items()]
@@ -206,7 +207,8 @@ def report(logs: Sequence[Log], operation: Operation, *, limit: int = SHOWN_FAIL
             lines.append(f"{len(log.results)} cases, not the whole library: {chosen}")
         lines += [text for text in (unsupported(log), failures(log, limit=limit)) if text]
         lines += expectation_lines(log)
-    return "\n".join(lines)
+    timed = timings.of_logs(logs)
+    return "\n".join([*lines, *(["", timed] if timed else [])])
 
 
 def unsupported(log: Log) -> str:
