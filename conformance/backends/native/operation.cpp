@@ -77,16 +77,12 @@ bool QSAPrepare::has_evaluate() const { return true; }
 bool QSAPrepare::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_count(inputs.size());
     Types types;
-    Shapes shapes;
-    for (std::size_t port = 0; port < port_count; ++port) {
-        types[port] = inputs[port].get_element_type();
-        shapes[port] = inputs[port].get_shape();
-    }
+    for (std::size_t port = 0; port < port_count; ++port) types[port] = inputs[port].get_element_type();
     const auto T = check_types(types);
-    const Layout layout = check_shapes(shapes, m_key_block_size);
+    const Layout layout = check_shapes(inputs, m_key_block_size);
     const Lengths lengths{data_of(inputs[key_length_port]), types[key_length_port], inputs[key_length_port].get_size()};
     const ov::Dimension B = check_lengths(lengths, layout, m_key_block_size);
-    const auto wanted = output_shapes(layout, B, shapes[past_incomplete_rope], m_key_block_size);
+    const auto wanted = output_shapes(layout, B, inputs[past_incomplete_rope].get_shape(), m_key_block_size);
     OPENVINO_ASSERT(outputs.size() == wanted.size(), "QSAPrepare has ", wanted.size(), " outputs, but got ", outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         const ov::Shape shape = wanted[i].to_shape();

@@ -175,6 +175,40 @@ Dimension agree_on_Dr(const Shapes& shapes, const Dimension& Di) {
     return Dr;
 }
 
+std::int64_t length(const Dimension& dimension) { return dimension.get_length(); }
+std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
+
+// The usual call, in which everything is right, without the notes that explain what is wrong: false for any other, of
+// which `check_shapes` then says more. All dimensions are known. `shape` gives the shape of a port.
+template <class ShapeOf>
+bool settle(const ShapeOf& shape, std::int64_t r, Layout& layout) {
+    const auto size = [&](Port port, std::size_t axis) { return length(shape(port)[axis]); };
+    const auto on = [&](Port port) { return shape(port).size() == 0 || size(port, shape(port).size() - 1) > 0; };
+    for (const Port port : {raw_index_keys, past_block_index_keys, past_incomplete_raw_keys})
+        if (shape(port).size() != 3) return false;
+    if (shape(key_length_port).size() != 1) return false;
+    const auto N = size(raw_index_keys, 0), L = size(raw_index_keys, 1), Di = size(raw_index_keys, 2);
+    if (size(past_block_index_keys, 0) != N || size(past_block_index_keys, 2) != Di) return false;
+    if (size(past_incomplete_raw_keys, 0) != N || size(past_incomplete_raw_keys, 1) != r - 1 ||
+        size(past_incomplete_raw_keys, 2) != Di)
+        return false;
+    if (size(key_length_port, 0) != N && size(key_length_port, 0) != 1) return false;
+    const bool norm = on(k_norm_weight);
+    if (norm && (shape(k_norm_weight).size() != 1 || size(k_norm_weight, 0) != Di)) return false;
+    const bool rope = on(rope_cos);
+    if (on(rope_sin) != rope || on(past_incomplete_rope) != rope) return false;
+    std::int64_t Dr = 0;
+    if (rope) {
+        if (shape(rope_cos).size() != 3 || shape(past_incomplete_rope).size() != 2) return false;
+        Dr = size(rope_cos, 2);
+        if (shape(rope_sin) != shape(rope_cos) || size(rope_cos, 0) != N || size(rope_cos, 1) != L) return false;
+        if (size(past_incomplete_rope, 0) != N || size(past_incomplete_rope, 1) != 2 * Dr) return false;
+        if (Dr % 2 != 0 || Dr > Di) return false;
+    }
+    layout = {N, L, Di, Dr, size(past_block_index_keys, 1), rope, norm};
+    return true;
+}
+
 }  // namespace
 
 void refuse(int error, const std::string& names, const std::string& text) {
@@ -219,9 +253,19 @@ ov::element::Type check_types(const Types& types) {
     return wanted;
 }
 
-Layout check_shapes(const Shapes& shapes, std::int64_t r) {
-    check_ranks(shapes);
+Layout check_shapes(const ov::TensorVector& tensors, std::int64_t r) {
     Layout layout;
+    if (settle([&](Port port) -> const ov::Shape& { return tensors[port].get_shape(); }, r, layout)) return layout;
+    Shapes shapes;
+    for (std::size_t port = 0; port < port_count; ++port) shapes[port] = tensors[port].get_shape();
+    return check_shapes(shapes, r);
+}
+
+Layout check_shapes(const Shapes& shapes, std::int64_t r) {
+    Layout layout;
+    const bool known = std::all_of(shapes.begin(), shapes.end(), [](const PartialShape& shape) { return shape.is_static(); });
+    if (known && settle([&](Port port) -> const PartialShape& { return shapes[port]; }, r, layout)) return layout;
+    check_ranks(shapes);
     layout.rope = check_rope_presence(shapes);
     layout.norm = presence(shapes[k_norm_weight]) == Presence::on;
     layout.N = agree_on_N(shapes, layout.rope);

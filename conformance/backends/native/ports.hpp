@@ -8,6 +8,7 @@
 
 #include <openvino/core/partial_shape.hpp>
 #include <openvino/core/type/element_type.hpp>
+#include <openvino/runtime/tensor.hpp>
 
 namespace qsa {
 
@@ -51,6 +52,7 @@ struct Lengths {
 void check_attributes(std::int64_t key_block_size, double epsilon);
 ov::element::Type check_types(const Types& types);  // T, or dynamic
 Layout check_shapes(const Shapes& shapes, std::int64_t r);
+Layout check_shapes(const ov::TensorVector& tensors, std::int64_t r);
 
 // ERR-5 where N, L and Bp are known; returns B.
 ov::Dimension check_lengths(const Lengths& lengths, const Layout& layout, std::int64_t r);
