@@ -129,13 +129,13 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         overflow = finite > F32_MAX
         outside = overflow.copy()
         if op.normalizes(call):
-            y, ey, far = _normalization(op, op.weight(call), m, em, T)
+            y, ey, far, products = _normalization(op, op.weight(call), m, em, T)
             outside |= far
         else:
-            y, ey = m, em
+            y, ey, products = m, em, np.abs(m)
         if call.rotates:
             cos, sin = (a.astype(np.float64) for a in op.rope(call, n, b))
-            o, eo, far = _rotation(op, y, ey, cos, sin, T)
+            o, eo, far = _rotation(op, y, ey, products, cos, sin, T)
             first, second, *_ = op.pairs(call.Dr)
             far[:, first] |= outside[:, second]
             far[:, second] |= outside[:, first]
@@ -158,7 +158,10 @@ def _growth(k: int) -> Array:
     return np.array([k * UA, LAMBDA * np.sqrt(k) * UA]).reshape(2, 1, 1)
 
 
-def _normalization(op: QSAPrepare, weight: Array, m: Array, em: Array, T: ElementType) -> tuple[Array, Array, Array]:
+def _normalization(
+    op: QSAPrepare, weight: Array, m: Array, em: Array, T: ElementType
+) -> tuple[Array, Array, Array, Array]:
+    """Values, errors, mask of what is outside the domain, and the largest product of the weight with another factor."""
     y = op.normalize(m, weight)
     ms = np.mean(m * m, axis=1, keepdims=True)
     v = ms + op.epsilon
@@ -175,21 +178,23 @@ def _normalization(op: QSAPrepare, weight: Array, m: Array, em: Array, T: Elemen
     # of the weight with either factor.
     products = np.maximum(np.abs(m), inverse) * w * (1 + SLACK)
     outside = ~(ms * m.shape[1] + op.epsilon <= F32_MAX) | ~(products <= F32_MAX)
-    return y, ey, outside
+    return y, ey, outside, products
 
 
 def _rotation(
-    op: QSAPrepare, y: Array, ey: Array, cos: Array, sin: Array, T: ElementType
+    op: QSAPrepare, y: Array, ey: Array, products: Array, cos: Array, sin: Array, T: ElementType
 ) -> tuple[Array, Array, Array]:
     o, eo = op.rotate(y, cos, sin), ey.copy()
     outside = np.zeros(y.shape, dtype=bool)
     first, second, at_first, at_second = op.pairs(cos.shape[1])
     for here, there, column in ((first, second, at_first), (second, first, at_second)):
         c, s = np.abs(cos[:, column]), np.abs(sin[:, column])
-        products = np.abs(y[:, here]) * c + np.abs(y[:, there]) * s
-        eo[:, :, here] = c * ey[:, :, here] + s * ey[:, :, there] + 2 * T.unit * products + 3 * T.eta
+        turned = np.abs(y[:, here]) * c + np.abs(y[:, there]) * s
+        eo[:, :, here] = c * ey[:, :, here] + s * ey[:, :, there] + 2 * T.unit * turned + 3 * T.eta
         reach = np.maximum(np.abs(y) + ey[0], 0)
-        outside[:, here] = ~(np.maximum(np.maximum(reach[:, here], reach[:, there]), products) <= T.largest)
+        outside[:, here] = ~(np.maximum(np.maximum(reach[:, here], reach[:, there]), turned) <= T.largest)
+        # The reciprocal root is common to a key: it may be multiplied after the rotation.
+        outside[:, here] |= ~(products[:, here] * c + products[:, there] * s <= F32_MAX)
     return o, eo, outside
 
 

@@ -128,6 +128,10 @@ class TestUnjudged:
             _, bound, _ = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)
             assert np.isinf(bound).tolist() == [True, False]
         assert np.isfinite(table(call("f32", np.full((2, 2), 1.0), [1e38, 1.0])[1], 2)[1]).all()
+        # Whoever turns 2 * 1e38 by cos and sin of 1 before the root of 4 is applied has 4e38 on the way.
+        pair = [np.full((2, 2), 2.0), [1e38, 1e38]]
+        assert np.isinf(table(call("f32", *pair, [1.0] * 2, [1.0] * 2)[1], 2)[1]).all()
+        assert np.isfinite(table(call("f32", *pair, [0.7] * 2, [0.7] * 2)[1], 2)[1]).all()
         # The rotation carries it to the other element of the pair, whatever sin is.
         _, bound, _ = table(call("f32", np.full((2, 6), 10.0), [1e38, *[1.0] * 5], [1.0] * 4, [0.0] * 4)[1], 6)
         assert np.isinf(bound).tolist() == [True, False, True, False, False, False]
