@@ -122,6 +122,30 @@ class TestUnjudged:
         assert np.isinf(table(call("f32", np.full((2, 3), 1e20), np.ones(3))[1], 3)[1]).all()
         assert np.isfinite(table(call("f32", np.full((2, 3), 1e18), np.ones(3))[1], 3)[1]).all()
 
+    @pytest.mark.parametrize(("Di", "fits"), [(3, True), (4, False)])
+    def test_sum_of_squares_beyond_f32(self, Di, fits):
+        bound = table(call("f32", np.full((2, Di), 1e19), np.ones(Di))[1], Di)[1]
+        assert np.isfinite(bound).tolist() == [fits] * Di
+
+    @pytest.mark.parametrize(
+        ("keys", "weight", "fits"), [(0.9, 3.2e38, False), (1.0, 2e38, True), (1.0, 3.5e38, False)]
+    )
+    def test_the_weight_times_the_root_at_the_edge(self, keys, weight, fits):
+        with np.errstate(over="ignore"):
+            bound = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)[1]
+        assert np.isfinite(bound).tolist() == [fits, True]
+
+    def test_what_flushing_may_take_from_nothing(self):
+        """From each of four keys, and from the mean and the result in f32."""
+        bound = table(call("f32", np.zeros((4, 2)))[1], 2)[1]
+        assert bound.tolist() == pytest.approx([6 * 2.0**-126] * 2, rel=1e-5)
+
+    def test_a_special_key_beyond_three_pairs_is_judged(self):
+        x = [[1.0] * 7 + [np.inf], [1.0] * 8]
+        value, bound, _ = table(call("f32", x, cos=[1.0] * 6, sin=[0.0] * 6)[1], 8)
+        assert (value[7], bound[7]) == (np.inf, 0.0)
+        assert np.isfinite(bound).all()
+
     def test_the_weight_times_either_factor_beyond_f32(self):
         # Whoever multiplies 1e38 by the reciprocal root of 1e-4, or by a mean of 10, first leaves f32's range.
         for keys, weight in ((1e-4, 1e38), (10.0, 1e38)):
@@ -205,3 +229,21 @@ class TestCatches:
         wide = table(call("f32", [[1001.0, 1.0], [-999.0, 1.0], [1001.0, 1.0], [-999.0, 1.0]])[1], 2)[1]
         assert wide[0] > 100 * plain[0]
         assert wide[1] == plain[1]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_chunks_do_not_show(chunk, monkeypatch):
+    from test_reference import case_of
+
+    from conformance.operation import load_operation
+    from conformance.tensors import inputs_of
+    from reference import bounds
+
+    case = case_of(dims={"N": 3, "L": 13, "Di": 6, "Dr": 4, "Bp": 2}, past=(0, 5, 8))
+    oracle = bounds.Oracle(case.attributes)
+    inputs = inputs_of(case, load_operation())
+    whole = oracle.expect(inputs)["block_index_keys"]
+    monkeypatch.setattr(bounds, "CHUNK", chunk)
+    for one, other in zip(oracle.expect(inputs)["block_index_keys"].parts, whole.parts, strict=True):
+        for name in ("value", "bound", "quality"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
