@@ -86,14 +86,14 @@ def case_of(**changes) -> Case:
 def test_where_the_tokens_of_every_sequence_lie():
     keys, empty = np.zeros((3, 4, 1), np.float32), np.zeros(0, np.float32)
     lengths = QSAPrepare(3).call({
-        "raw_index_keys": keys, "past_block_index_keys": keys[:, :2], "key_length": np.array([2, 5, 9]),
+        "raw_index_keys": keys, "past_block_index_keys": keys[:, :2], "key_length": np.array([1, 5, 9]),
         "rope_cos": empty, "rope_sin": empty, "k_norm_weight": empty, "past_incomplete_raw_keys": keys[:, :2],
         "past_incomplete_rope": empty,
     }).lengths  # fmt: skip
     found = {name: getattr(lengths, name).tolist() for name in ("S", "pad", "past", "c", "q", "c_after", "q_after")}
     assert found == {
-        "S": [2, 5, 9], "pad": [2, 0, 0], "past": [0, 1, 5],
-        "c": [0, 0, 1], "q": [0, 1, 2], "c_after": [0, 1, 3], "q_after": [2, 2, 0],
+        "S": [1, 5, 9], "pad": [3, 0, 0], "past": [0, 1, 5],
+        "c": [0, 0, 1], "q": [0, 1, 2], "c_after": [0, 1, 3], "q_after": [1, 2, 0],
     }  # fmt: skip
 
 
@@ -145,9 +145,9 @@ class TestReadings:
         carried = self.outputs(operation, case, unused="carried")["block_index_keys"]
         assert np.array_equal(carried[0, 1:], inputs_of(case, operation)["past_block_index_keys"][0, 1:])
 
-    @pytest.mark.parametrize(("unused", "rows"), [("zeros", [1, 2]), ("carried", [1])])
+    @pytest.mark.parametrize(("unused", "rows"), [("zeros", [0, 1, 2, 3]), ("carried", [0, 1])])
     def test_rows_that_another_reading_specifies(self, operation, unused, rows):
-        case = case_of(dims={"N": 2, "L": 2, "Di": 6, "Dr": 4, "Bp": 2}, past=(2, 10))  # 1 and 3 blocks in the end
+        case = case_of(dims={"N": 2, "L": 9, "Di": 6, "Dr": 4, "Bp": 2}, past=(0, 8), pad=(7, 0))  # 0 and 4 blocks
         op = QSAPrepare(4, 1e-6, Readings(unused=unused))
         (n, b), values = op.unused_rows(op.call(inputs_of(case, operation)))
         assert (n.tolist(), b.tolist(), len(values)) == ([0] * len(rows), rows, len(rows))
@@ -179,6 +179,21 @@ class TestReadings:
         interleaved = QSAPrepare(2, 0, Readings(pairing="interleaved")).rotate(y, *wide)
         # pairs (0,1) with cos 0, sin 1 and (2,3) with cos 1, sin 2
         assert interleaved.tolist() == [[-2, 1, 3 - 8, 4 + 6, 9]]
+        first, second, *_ = QSAPrepare(2, 0, Readings(pairing="interleaved")).pairs(8)
+        assert (first.tolist(), second.tolist()) == ([0, 2, 4, 6], [1, 3, 5, 7])
+
+    def test_a_right_aligned_state_is_read_as_it_was_written(self, operation):
+        case = case_of(dims={"N": 1, "L": 7, "Di": 6, "Dr": 4, "Bp": 0}, past=(0,), pad=(0,))
+        op, whole = QSAPrepare(4, 1e-6, Readings(alignment="right")), inputs_of(case, operation)
+        single, carried = op.run(whole), {}
+        for start, end in ((0, 2), (2, 3), (3, 7)):
+            out = op.run(call_inputs(whole, case, operation, start, end, carried))
+            carried = {port: out[output] for port, output in operation.carried.items()}
+        for name, array in single.items():
+            assert np.array_equal(out[name], array), name
+
+    def test_epsilon_is_as_the_contract_has_it_by_default(self):
+        assert QSAPrepare(4).epsilon == 1e-6
 
 
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
