@@ -135,7 +135,7 @@ class TestUnjudged:
     def test_what_flushing_may_take_from_nothing(self):
         """From each of four keys, and from the mean and the result in f32."""
         bound = table(call("f32", np.zeros((4, 2)))[1], 2)[1]
-        assert bound.tolist() == pytest.approx([6 * 2.0**-126] * 2, rel=1e-5)
+        assert bound.tolist() == pytest.approx([6 * 2.0**-126] * 2, rel=1e-5, abs=0)
 
     def test_a_special_key_beyond_three_pairs_is_judged(self):
         x = [[1.0] * 7 + [np.inf], [1.0] * 8]
@@ -194,9 +194,11 @@ class TestUnjudged:
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_a_rotated_pair_with_a_special_key_is_outside_the_domain(self, bad):
-        x = [[bad, 1.0, 2.0, 3.0, 4.0, bad], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]
-        value, bound, _ = table(call("f32", x, cos=[0.5, 2, 0.5, 2], sin=[1.0, 1, 1, 1])[1], 6)
-        assert np.isinf(bound).tolist() == [True, False, True, False, False, False]
+        for at in (0, 2):
+            x = [[1.0, 1.0, 2.0, 3.0, 4.0, bad], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]
+            x[0][at] = bad
+            value, bound, _ = table(call("f32", x, cos=[0.5, 2, 0.5, 2], sin=[1.0, 1, 1, 1])[1], 6)
+            assert np.isinf(bound).tolist() == [True, False, True, False, False, False]
         assert value[1] == 2 * 1.0 - 1 * 2.0
         assert value[5] == bad or np.isnan(value[5])
 
@@ -244,3 +246,34 @@ def test_chunks_do_not_show(chunk, monkeypatch):
     for one, other in zip(oracle.expect(inputs)["block_index_keys"].parts, whole.parts, strict=True):
         for name in ("value", "bound", "quality"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize(("w", "passed"), [(np.ones(7), "NRM-1"), (None, "AVG-1")])
+def test_the_regions_of_a_key_and_their_clauses(w, passed):
+    _, expected = call("f32", np.ones((2, 7)), w, [1.0] * 4, [0.0] * 4)
+    regions = [(part.region, part.clause, part.index[2], part.value.shape[1]) for part in expected.parts]
+    assert regions == [("rotated", "ROT-1", slice(4), 4), ("not rotated", passed, slice(4, None), 3)]
+    _, expected = call("f32", np.ones((2, 4)), None, [1.0] * 4, [0.0] * 4)
+    assert [part.region for part in expected.parts] == ["rotated"]
+
+
+def test_unused_state_is_specified_under_a_narrower_reading():
+    from test_reference import case_of
+
+    from conformance.operation import load_operation
+    from conformance.tensors import inputs_of
+
+    case = case_of(
+        dims={"N": 2, "L": 6, "Di": 6, "Dr": 4, "Bp": 1}, past=(0, 2), pad=(0, 0)
+    )  # 2 and 0 open tokens, r = 4
+    inputs = inputs_of(case, load_operation())
+    for unused, there in (("unspecified", False), ("zeros", True), ("carried", True)):
+        expected = Oracle(case.attributes, {"unused": unused}).expect(inputs)
+        raw = {part.region: part.index for part in expected["present_incomplete_raw_keys"].parts}
+        rope = {part.region: part.index for part in expected["present_incomplete_rope"].parts}
+        assert [index.tolist() for index in raw["open block"]] == [[0, 0], [0, 1]]
+        assert [index.tolist() for index in rope["open block"]] == [[0]]
+        assert ("unused rows" in raw, "unused rope" in rope) == (there, there)
+        if there:
+            assert [index.tolist() for index in raw["unused rows"]] == [[0, 1, 1, 1], [2, 0, 1, 2]]
+            assert [index.tolist() for index in rope["unused rope"]] == [[1]]
