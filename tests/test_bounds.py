@@ -255,6 +255,9 @@ def test_the_regions_of_a_key_and_their_clauses(w, passed):
     assert regions == [("rotated", "ROT-1", slice(4), 4), ("not rotated", passed, slice(4, None), 3)]
     _, expected = call("f32", np.ones((2, 4)), None, [1.0] * 4, [0.0] * 4)
     assert [part.region for part in expected.parts] == ["rotated"]
+    inputs, _ = call("f32", np.ones((2, 9)), None, [1.0] * 4, [0.0] * 4)
+    half = Oracle({"key_block_size": 2, "epsilon": 1e-6}, {"rope_width": "half"}).expect(inputs)["block_index_keys"]
+    assert [part.index[2] for part in half.parts] == [slice(8), slice(8, None)]
 
 
 def test_unused_state_is_specified_under_a_narrower_reading():
