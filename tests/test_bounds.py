@@ -126,6 +126,8 @@ class TestUnjudged:
     def test_sum_of_squares_beyond_f32(self, Di, fits):
         bound = table(call("f32", np.full((2, Di), 1e19), np.ones(Di))[1], Di)[1]
         assert np.isfinite(bound).tolist() == [fits] * Di
+        if not fits:  # nor does a weight that is too large as well bring it back
+            assert np.isinf(table(call("f32", np.full((2, Di), 1e19), np.full(Di, 1e38))[1], Di)[1]).all()
 
     @pytest.mark.parametrize(("keys", "weight", "fits"), [(0.9, 3.2e38, False), (1.0, 2e38, True)])
     def test_the_weight_times_the_root_at_the_edge(self, keys, weight, fits):
