@@ -11,7 +11,8 @@ wrong. The others are procedures of several calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from conformance import tensors
 from conformance.backends.protocol import Session, Unsupported
+from conformance.case import Case
 from conformance.engine import Answer, Array, Engine, Inputs, Run, Stop, spans
 from conformance.errors import Lost
 from conformance.library import random_partition
@@ -138,10 +140,17 @@ def _ask(scene: Scene, relation: Relation, question: Question) -> None:
         _answer(scene, relation, question, scene.session)
         return
     session = scene.other_session(question.case)
-    try:
+    with _dropped_after_failure(scene, question.case):
         _answer(scene, relation, question, session)
+
+
+@contextmanager
+def _dropped_after_failure(scene: Scene, case: Case) -> Iterator[None]:
+    """Nothing is known of a session that failed: it is not used again."""
+    try:
+        yield
     except Exception:
-        scene.engine.drop(question.case)  # nothing is known of a session that failed
+        scene.engine.drop(case)
         raise
 
 
@@ -210,16 +219,13 @@ def neutral(scene: Scene, relation: Relation) -> None:
     if not scene.free:
         for name, one in expected.items():
             scene.judge(one, with_it, name, relation.clause)
-    try:
+    with _dropped_after_failure(scene, case):
         without = scene.ask(off, session)
         for output in scene.operation.outputs:
             if output.name in scene.engine.info.outputs and output.feature not in relation.features:
                 one = expected[output.name]
                 parts = tuple(_finite(own(part, with_it[output.name])) for part in one.parts)
                 scene.judge(replace(one, parts=parts), without, output.name, relation.clause)
-    except Exception:
-        scene.engine.drop(case)
-        raise
 
 
 def _finite(part: Part) -> Part:

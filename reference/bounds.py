@@ -167,10 +167,11 @@ def _normalization(
     v = ms + op.epsilon
     ev = np.mean(2 * np.abs(m) * em + em * em, axis=2, keepdims=True) + _growth(m.shape[1] + 2) * ms + UA * v + TINY
     rho = ev / v
+    root = np.sqrt(v)
+    inverse = 1 / root
     rel = np.where(rho < 1, 1 / np.sqrt(np.maximum(1 - rho, 0)) - 1 + 4 * UA, np.inf)
     w = np.abs(weight)
-    inverse = 1 / np.sqrt(v)
-    ey = w / np.sqrt(v) * em * (1 + rel) + np.abs(y) * (rel + 2 * UA + 2 * T.unit) + 2 * T.eta * (1 + w)
+    ey = w / root * em * (1 + rel) + np.abs(y) * (rel + 2 * UA + 2 * T.unit) + 2 * T.eta * (1 + w)
     # Mean, reciprocal root and weight may be multiplied in any order: what flushing takes from a product of two of them
     # meets the third.
     ey = ey + TINY * (np.abs(m) + inverse)

@@ -211,9 +211,9 @@ class _Requests:
 
     def run(self, arrays: list[Array]) -> dict[str, Array]:
         request = self._take()
-        request.inputs.bind([arrays[i] for i in self._ports])
+        request.bind([arrays[i] for i in self._ports])
         with refusals("call"):  # a request that failed is not used again
-            results = request.infer.infer(share_outputs=True).to_tuple()
+            results = request.request.infer(share_outputs=True).to_tuple()
         if sum(array.nbytes for array in results) < LENT_BYTES:
             outputs = [array.copy() for array in results]
         else:  # the request waits until nobody looks at its outputs any more
@@ -232,18 +232,19 @@ class _Requests:
                     return self._idle.pop(index)
             # In a stream the outputs of one request are the inputs of another, which then keeps them alive.
             for request in self._idle:
-                request.inputs.bind(self._nothing)
+                request.bind(self._nothing)
             free = next((index for index, request in enumerate(self._idle) if request.free), None)
             if free is not None:
                 return self._idle.pop(free)
         return _Request(self._compiled.create_infer_request())
 
 
-class _Request:
-    def __init__(self, infer: Any) -> None:
-        self.infer = infer
+class _Request(Inputs):
+    """An infer request with the arrays on its own memory that were handed out."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
         self.lent: list[weakref.ref[Array]] = []
-        self.inputs = Inputs(infer)
 
     @property
     def free(self) -> bool:
