@@ -16,10 +16,10 @@ import pytest
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend, BackendInfo
-    from conformance.case import Case
-    from conformance.engine import Engine, Outcome
-    from conformance.expectations import Expectations
-    from conformance.library import Library
+    from conformance.judging.engine import Engine, Outcome
+    from conformance.library.reading import Library
+    from conformance.record.expectations import Expectations
+    from conformance.spec.case import Case
 
 FIXTURE = "conformance_case"
 
@@ -43,7 +43,7 @@ class Suite:
 
     def engine(self, connect: str) -> Engine:
         if connect not in self.engines:
-            from conformance.engine import Engine
+            from conformance.judging.engine import Engine
 
             backend, info = self.backends[connect]
             self.engines[connect] = Engine(self.library.operation, backend, self.readings, info)
@@ -81,11 +81,11 @@ def suite_of(config: pytest.Config) -> Suite:
 
 
 def _build(config: pytest.Config) -> Suite:
-    from conformance.expectations import find
-    from conformance.library import load_library
-    from conformance.operation import chosen_readings
-    from conformance.runner import usable
-    from conformance.selection import select
+    from conformance.library.reading import load_library
+    from conformance.library.selection import select
+    from conformance.record.expectations import find
+    from conformance.running.run import usable
+    from conformance.spec.operation import chosen_readings
 
     given = config.getoption("expectations")
     connects = config.getoption("backend")
@@ -131,7 +131,7 @@ def conformance_suite(request: pytest.FixtureRequest) -> Suite:
 
 def check(suite: Suite, connect: str, case: Case) -> None:
     """Run one case; skip, warn, fail or xfail as its outcome and what is expected of it say."""
-    from conformance.expectations import surprise
+    from conformance.record.expectations import surprise
     from conformance.reporting.table import repeat
 
     outcome = suite.engine(connect).run(case)
@@ -157,7 +157,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     suite = config.stash.get(SUITE, None)
     if suite is None:
         return
-    from conformance.reporting.log import count, verdict
+    from conformance.record.log import count, verdict
 
     for connect, outcomes in suite.outcomes.items():
         complete = suite.complete and len(outcomes) == len(suite.library.cases)

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from conformance.case import Case
 from conformance.pytest_plugin import Suite, check
+from conformance.spec.case import Case
 
 
 def test_case(conformance_suite: Suite, conformance_backend: str, conformance_case: Case) -> None:
@@ -15,7 +15,7 @@ def test_case(conformance_suite: Suite, conformance_backend: str, conformance_ca
 
 
 def test_generated(conformance_suite: Suite, conformance_fuzz_backend: str, request: pytest.FixtureRequest) -> None:
-    from conformance.fuzz import check_generated
+    from conformance.fuzzing.rounds import check_generated
     from conformance.reporting.table import reading_options
 
     suite = conformance_suite

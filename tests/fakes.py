@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.backends.numpy_reference import NumPyReference
 from conformance.backends.protocol import Rejected, Unsupported
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 
 
 class Honest(NumPyReference):

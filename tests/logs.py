@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.backends.numpy_reference import NumPyReference
-from conformance.engine import Outcome
-from conformance.judge import Worst
-from conformance.library import Library
-from conformance.reporting.log import Log, PerfRecord
-from conformance.runner import Plan, execute
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+from conformance.judging.engine import Outcome
+from conformance.judging.judge import Worst
+from conformance.library.reading import Library
+from conformance.record.log import Log, PerfRecord
+from conformance.running.run import Plan, execute
 
 FROZEN = Path(__file__).parent / "data" / "log-schema-1.jsonl"
 

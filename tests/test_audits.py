@@ -11,8 +11,8 @@ import pytest
 from test_reference import case_of
 
 from conformance.backends.protocol import Rejected
-from conformance.case import Change, Refusal
-from conformance.engine import Engine, region
+from conformance.judging.engine import Engine, region
+from conformance.spec.case import Change, Refusal
 
 
 class IgnoresStrides(fakes.Honest):

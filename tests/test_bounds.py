@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from reference.bounds import F32_MAX, TINY, TYPES, Oracle
+from reference.qsa_prepare.bounds import F32_MAX, TINY, TYPES, Oracle
 
 DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -236,9 +236,9 @@ class TestCatches:
 def test_chunks_do_not_show(chunk, monkeypatch):
     from test_reference import case_of
 
-    from conformance.operation import load_operation
-    from conformance.tensors import inputs_of
-    from reference import bounds
+    from conformance.spec.operation import load_operation
+    from conformance.spec.tensors import inputs_of
+    from reference.qsa_prepare import bounds
 
     case = case_of(dims={"N": 3, "L": 13, "Di": 6, "Dr": 4, "Bp": 2}, past=(0, 5, 8), pad=(0, 0, 0))
     oracle = bounds.Oracle(case.attributes)
@@ -265,8 +265,8 @@ def test_the_regions_of_a_key_and_their_clauses(w, passed):
 def test_unused_state_is_specified_under_a_narrower_reading():
     from test_reference import case_of
 
-    from conformance.operation import load_operation
-    from conformance.tensors import inputs_of
+    from conformance.spec.operation import load_operation
+    from conformance.spec.tensors import inputs_of
 
     case = case_of(
         dims={"N": 2, "L": 6, "Di": 6, "Dr": 4, "Bp": 1}, past=(0, 2), pad=(0, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.library import Library, load_library
-from conformance.lint import unbroken
+from conformance.library.lint import unbroken
+from conformance.library.reading import Library, load_library
 
 
 @pytest.fixture(scope="module")

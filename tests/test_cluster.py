@@ -13,13 +13,13 @@ import pytest
 
 distributed = pytest.importorskip("distributed")
 
-from conformance.campaign import Campaign, Ledger  # noqa: E402
-from conformance.child import Limits  # noqa: E402
-from conformance.cluster import Cluster  # noqa: E402
 from conformance.errors import BackendError, UsageError  # noqa: E402
-from conformance.fuzz import rounds  # noqa: E402
-from conformance.isolation import Setup  # noqa: E402
-from conformance.reporting.log import LogWriter  # noqa: E402
+from conformance.fuzzing.campaign import Campaign, Ledger  # noqa: E402
+from conformance.fuzzing.cluster import Cluster  # noqa: E402
+from conformance.fuzzing.rounds import rounds  # noqa: E402
+from conformance.record.log import LogWriter  # noqa: E402
+from conformance.running.isolation import Setup  # noqa: E402
+from conformance.running.process import Limits  # noqa: E402
 
 SIZE = 40  # examples of a round
 FAKES = Path(__file__).parent / "fakes.py"
@@ -35,7 +35,7 @@ def local():
 
 @pytest.fixture
 def short_rounds(monkeypatch):
-    monkeypatch.setattr("conformance.fuzz.ROUND", SIZE)
+    monkeypatch.setattr("conformance.fuzzing.rounds.ROUND", SIZE)
 
 
 def conduct(local, operation, connect, examples, path=None, meanwhile=None, **options) -> Ledger:
@@ -74,9 +74,9 @@ def test_a_lost_worker_costs_nothing_and_every_example_counts_once(local, operat
 
 
 def test_the_examples_are_those_of_one_process(local, operation):
-    from conformance.backends.numpy_reference import NumPyReference
-    from conformance.engine import Engine
-    from conformance.fuzz import Source, play
+    from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+    from conformance.fuzzing.rounds import Source, play
+    from conformance.judging.engine import Engine
 
     ledger = conduct(local, operation, "numpy", SIZE)
     engine = Engine(operation, NumPyReference())

@@ -15,15 +15,16 @@ import plugin_fakes
 import pytest
 from test_reference import case_of
 
-from conformance.backends import command, wire
-from conformance.backends.command import CommandBackend
 from conformance.backends.connect import connect
+from conformance.backends.plugin import subprocess as command
+from conformance.backends.plugin import wire
+from conformance.backends.plugin.check import check
+from conformance.backends.plugin.subprocess import CommandBackend
 from conformance.backends.protocol import Rejected
-from conformance.child import MIB, Child, Limits
-from conformance.engine import Engine
 from conformance.errors import BackendError, Lost
-from conformance.manners import check
-from conformance.tensors import DTYPES, inputs_of
+from conformance.judging.engine import Engine
+from conformance.running.process import MIB, Child, Limits
+from conformance.spec.tensors import DTYPES, inputs_of
 
 HERE = Path(__file__).parent
 FAKES = HERE / "plugin_fakes.py"
@@ -112,7 +113,7 @@ class TestHonest:
 
 
 def test_a_python_backend_is_served_as_a_plugin(operation):
-    served = connect(f"cmd:{sys.executable} -m conformance.backends.serve py:{HERE / 'fakes.py'}:SlightlyOff")
+    served = connect(f"cmd:{sys.executable} -m conformance.backends.plugin.serve py:{HERE / 'fakes.py'}:SlightlyOff")
     outcome = outcome_of(served, operation)
     served.close()
     assert (outcome.status, outcome.worst.output) == ("fail", "block_index_keys")
@@ -226,7 +227,7 @@ class TestChild:
 
     def test_it_ends_when_the_harness_is_killed(self):
         script = (
-            "from conformance.child import Child, Limits; import time\n"
+            "from conformance.running.process import Child, Limits; import time\n"
             "child = Child(['sh', '-c', 'trap \"\" TERM HUP; sleep 600 & echo $$ $!; wait'], Limits())\n"
             "print(child.ask(b'').decode(), flush=True); time.sleep(600)"
         )
@@ -269,7 +270,7 @@ def gone(number, seconds=5.0):
 
 def test_a_directory_that_a_killed_run_left_is_removed():
     script = (
-        "from conformance.backends.command import RunDirectory; import os\n"
+        "from conformance.backends.plugin.subprocess import RunDirectory; import os\n"
         "print(RunDirectory().path, flush=True); os.kill(os.getpid(), 9)"
     )
     left = Path(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip())
@@ -289,7 +290,7 @@ def test_a_directory_that_a_killed_run_left_is_removed():
 def test_the_published_schemas_are_those_of_the_messages():
     published = {str(path.relative_to(SCHEMAS)): json.loads(path.read_text()) for path in SCHEMAS.rglob("*.json")}
     assert published == json.loads(json.dumps(wire.schemas())), (
-        "run: python -m conformance.backends.wire docs/schemas/backend-protocol"
+        "run: python -m conformance.backends.plugin.wire docs/schemas/backend-protocol"
     )
 
 

@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 from logs import FROZEN
 
-from conformance.documents import documents, outdated
-from conformance.engine import AUDITS, STATUSES
-from conformance.expectations import load
-from conformance.library import File, Library, Written, load_file, load_library
-from conformance.lint import problems
-from conformance.operation import Operation
-from conformance.tensors import AIMS
+from conformance.judging.engine import AUDITS, STATUSES
+from conformance.library.lint import problems
+from conformance.library.reading import File, Library, Written, load_file, load_library
+from conformance.record.expectations import load
+from conformance.reporting.documents import documents, outdated
+from conformance.spec.operation import Operation
+from conformance.spec.tensors import AIMS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -6,8 +6,8 @@ import fakes
 import pytest
 from test_reference import case_of
 
-from conformance.case import Change, Refusal
-from conformance.engine import Engine, spans
+from conformance.judging.engine import Engine, spans
+from conformance.spec.case import Change, Refusal
 
 STREAMING = {"streams": ((2, 4), (1, 1, 1, 1, 1, 1)), "clauses": ("STA-4", "BLK-3")}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conformance.backends import wire
-from conformance.reporting.log import read_log
+from conformance.backends.plugin import wire
+from conformance.record.log import read_log
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, DOCS = ROOT / "examples", ROOT / "docs"

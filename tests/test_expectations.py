@@ -9,9 +9,9 @@ import pytest
 from logs import WORST, interrupted, made, outcome, part
 from test_cli import FAKES, cli, few  # noqa: F401  fixtures
 
-from conformance.engine import Outcome
 from conformance.errors import LibraryError, UsageError
-from conformance.expectations import (
+from conformance.judging.engine import Outcome
+from conformance.record.expectations import (
     MOST,
     Entry,
     Expectations,
@@ -26,11 +26,11 @@ from conformance.expectations import (
     text,
     updated,
 )
-from conformance.operation import cases_root
+from conformance.record.log import read_log
 from conformance.reporting import html, table
 from conformance.reporting.junit import junit
-from conformance.reporting.log import read_log
 from conformance.reporting.markdown import markdown
+from conformance.spec.operation import cases_root
 
 URL = "https://example.org/issues/1"
 TODAY = datetime.date(2027, 1, 15)

@@ -12,15 +12,15 @@ import pytest
 from conformance.backends.connect import connect
 from conformance.backends.protocol import OperationConfig
 from conformance.cli import main
-from conformance.engine import Engine, Outcome
 from conformance.errors import BackendError
 from conformance.faults import catalogue, layers, matrix
-from conformance.faults.model import ELEMENT_TYPES, Entry, Shelf
+from conformance.faults.entry import ELEMENT_TYPES, Entry, Shelf
 from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.trial import Trial, killed
-from conformance.library import Library
-from conformance.tensors import inputs_of
-from reference.qsa_prepare import QSAPrepare
+from conformance.judging.engine import Engine, Outcome
+from conformance.library.reading import Library
+from conformance.spec.tensors import inputs_of
+from reference.qsa_prepare.operation import QSAPrepare
 
 FAULTS, VARIANTS = catalogue.faults(), catalogue.variants()
 
@@ -265,7 +265,7 @@ class TestCommand:
     @pytest.fixture
     def cli(self, capsys, monkeypatch, small):
         """Run the verb on a small library; gives exit code and output."""
-        monkeypatch.setattr("conformance.library.load_library", lambda: small)
+        monkeypatch.setattr("conformance.library.reading.load_library", lambda: small)
 
         def run(*arguments):
             with pytest.raises(SystemExit) as caught:

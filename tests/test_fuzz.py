@@ -15,17 +15,17 @@ import msgspec
 import pytest
 from fakes import Honest, LeaksNaN, SlightlyOff
 
-from conformance import campaign as campaigns
-from conformance.backends.numpy_reference import NumPyReference
-from conformance.campaign import Campaign, Ledger, Stage
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import cli
-from conformance.engine import Engine, Outcome
 from conformance.errors import BackendError, UsageError
-from conformance.fuzz import ROUND, Example, Findings, Source, check_generated, play, rounds
-from conformance.reporting.log import LogWriter, read_log
-from conformance.reporting.shards import joined
-from conformance.saved import Saved
-from reference.qsa_prepare import Readings
+from conformance.fuzzing import campaign as campaigns
+from conformance.fuzzing.campaign import Campaign, Ledger, Stage
+from conformance.fuzzing.rounds import ROUND, Example, Findings, Source, check_generated, play, rounds
+from conformance.judging.engine import Engine, Outcome
+from conformance.record.kept import Saved
+from conformance.record.log import LogWriter, read_log
+from conformance.record.shards import joined
+from reference.qsa_prepare.operation import Readings
 
 FAKES = Path(__file__).parent / "fakes.py"
 INFO = NumPyReference().describe()
@@ -150,7 +150,7 @@ def test_errors_are_told_apart_by_what_is_raised(operation):
 
 
 def test_the_smallest_example_of_a_failure_is_shown(operation):
-    from conformance.fuzz import cost
+    from conformance.fuzzing.rounds import cost
 
     findings = Findings()
     examples = [Example(e.key, e.case, failing(e.case)) for e in collect(Source(operation, INFO, 1), 0, 40)]
@@ -323,7 +323,7 @@ def test_wrong_usage_is_said(arguments, says):
 
 
 def test_shards_make_one_report(tmp_path, monkeypatch):
-    monkeypatch.setattr("conformance.fuzz.ROUND", 15)
+    monkeypatch.setattr("conformance.fuzzing.rounds.ROUND", 15)
     total = 40
     for shard in ("1/2", "2/2"):
         assert run("-b", "numpy", "--examples", total, "--seed", 6, "--shard", shard, "-o", tmp_path).return_value == 0
@@ -377,7 +377,7 @@ def test_an_interruption_loses_nothing(tmp_path, number, jobs):
 
 CRASHES = '''
 import os
-from conformance.backends.numpy_reference import NumPyReference
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 
 class Crashes(NumPyReference):
     """Takes its process down for keys of a width of three."""

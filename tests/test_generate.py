@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from fakes import Honest, NeverRefuses
 
-from conformance.backends.numpy_reference import NumPyReference
-from conformance.case import Case, lengths
-from conformance.engine import Engine
-from conformance.fuzz import Source
-from conformance.generate import Generator, cited, configurations
-from conformance.operation import load_operation
-from conformance.tensors import inputs_of
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+from conformance.fuzzing.rounds import Source
+from conformance.fuzzing.strategies import Generator, cited, configurations
+from conformance.judging.engine import Engine
+from conformance.spec.case import Case, lengths
+from conformance.spec.operation import load_operation
+from conformance.spec.tensors import inputs_of
 
 INFO = NumPyReference().describe()
 
@@ -66,7 +66,7 @@ def test_cases_are_named_by_their_digest(operation):
 
 
 def test_cases_survive_a_log(tmp_path):
-    from conformance.reporting.log import CaseRecord, LogWriter, records
+    from conformance.record.log import CaseRecord, LogWriter, records
 
     refused = draw(generator().refusals(), 60)
     with LogWriter(tmp_path / "log.jsonl") as writer:

@@ -15,14 +15,14 @@ from test_command_backend import gone, line_of
 from test_reference import case_of
 
 from conformance.backends.protocol import Unsupported
-from conformance.child import MIB, Limits
 from conformance.errors import BackendError
-from conformance.isolation import Isolation, running
-from conformance.library import Library
-from conformance.reporting.log import read_log
+from conformance.library.reading import Library
+from conformance.record.log import read_log
 from conformance.reporting.table import failures, matrix
-from conformance.resume import cut_to_lines
-from conformance.runner import Plan, execute
+from conformance.running.isolation import Isolation, running
+from conformance.running.process import MIB, Limits
+from conformance.running.resume import cut_to_lines
+from conformance.running.run import Plan, execute
 
 HERE = Path(__file__).parent
 FAKES = HERE / "isolation_fakes.py"

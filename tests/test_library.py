@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from conformance import strict_yaml
 from conformance.errors import LibraryError
-from conformance.expression import ExpressionError, evaluate
-from conformance.library import all_partitions, load_file, missing_combinations, random_partition
+from conformance.library.reading import all_partitions, load_file, missing_combinations, random_partition
+from conformance.spec import strict_yaml
+from conformance.spec.expression import ExpressionError, evaluate
 
 CASE = """cases:
   - id: one
@@ -240,7 +240,7 @@ class TestTheLibrary:
     """The library as it ships."""
 
     def test_keeps_its_own_rules(self, library):
-        from conformance.lint import problems
+        from conformance.library.lint import problems
 
         assert problems(library) == []
 

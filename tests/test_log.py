@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 from test_reference import case_of
 
-from conformance.engine import Outcome
 from conformance.errors import UsageError
-from conformance.library import Library
-from conformance.reporting.log import SCHEMA, CaseRecord, LogWriter, count, json_schema, read_log, records, verdict
+from conformance.judging.engine import Outcome
+from conformance.library.reading import Library
+from conformance.record.log import SCHEMA, CaseRecord, LogWriter, count, json_schema, read_log, records, verdict
 from conformance.reporting.table import matrix, verdict_of
-from conformance.runner import Plan, execute, usable
+from conformance.running.run import Plan, execute, usable
 
 
 @pytest.fixture

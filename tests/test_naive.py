@@ -15,11 +15,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import reference.naive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference.naive
-from reference.naive import qsa_prepare, rotary_width, to_float64
+from reference.qsa_prepare.naive import qsa_prepare, rotary_width, to_float64
 
 X = None
 NAN, INF = math.nan, math.inf

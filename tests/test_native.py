@@ -16,11 +16,11 @@ import openvino
 import pytest
 from openvino.utils.node_factory import NodeFactory
 
-from conformance.backends import native_build
-from conformance.backends.native_build import CACHE_VARIABLE, LIBRARY, build_native, find_toolchain, key_of
-from conformance.backends.native_kernel import ISAS, Kernel
-from conformance.backends.openvino_cpu_op import LENT_BYTES, RANKS, CpuOpSession, OpenVINOCpuOp
+from conformance.backends.openvino import build as native_build
+from conformance.backends.openvino.build import CACHE_VARIABLE, LIBRARY, build_native, find_toolchain, key_of
+from conformance.backends.openvino.kernel import ISAS, Kernel
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported
+from conformance.backends.qsa_prepare.openvino_cpu_op import LENT_BYTES, RANKS, CpuOpSession, OpenVINOCpuOp
 from conformance.errors import BackendError
 
 try:
@@ -415,7 +415,7 @@ def test_f16_on_a_cpu_without_f16_arithmetic() -> None:
     script = """
 import numpy as np
 from tests.test_native import config, random_inputs, same
-from conformance.backends.openvino_cpu_op import OpenVINOCpuOp
+from conformance.backends.qsa_prepare.openvino_cpu_op import OpenVINOCpuOp
 inputs = random_inputs([1024 * 4 + 2], L=1, Di=64, element_type="f16", Bp=1024)
 every = np.arange(65536, dtype=np.uint16).view(np.float16)
 inputs["past_block_index_keys"] = np.where(np.isnan(every), np.float16(1), every).reshape(1, 1024, 64)
@@ -517,7 +517,7 @@ def test_two_processes_that_build_at_once(tiny: tuple[Path, Path, Path]) -> None
     sources, cache, log = tiny
     script = f"""
 from pathlib import Path
-from conformance.backends.native_build import build_native
+from conformance.backends.openvino.build import build_native
 print(build_native(sources=Path({str(sources)!r})))
 """
     environment = os.environ | {CACHE_VARIABLE: str(cache)}

@@ -14,11 +14,11 @@ import openvino
 import pytest
 from openvino import opset15 as ops
 
-from conformance.backends.openvino_graph import OpenVINOGraph
-from conformance.backends.openvino_native import OpenVINONative
-from conformance.backends.openvino_python_op import OpenVINOPythonOp, QSAPrepare, build_model, through_ir
-from conformance.backends.openvino_runtime import tensor_of
+from conformance.backends.openvino.runtime import tensor_of
 from conformance.backends.protocol import Backend, OperationConfig, Rejected, Session, Unsupported
+from conformance.backends.qsa_prepare.openvino_graph import OpenVINOGraph
+from conformance.backends.qsa_prepare.openvino_native import OpenVINONative
+from conformance.backends.qsa_prepare.openvino_python_op import OpenVINOPythonOp, QSAPrepare, build_model, through_ir
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}

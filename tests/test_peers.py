@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from conformance.backends.protocol import Backend, OperationConfig, Rejected, Unsupported
-from reference.bounds import expect
-from reference.qsa_prepare import QSAPrepare
+from reference.qsa_prepare.bounds import expect
+from reference.qsa_prepare.operation import QSAPrepare
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs = dict[str, Array]
@@ -24,7 +24,7 @@ EPSILON = 1e-6
 
 def torch_eager(mode: str = "") -> Backend:
     pytest.importorskip("torch", reason=EXTRA)
-    from conformance.backends.torch_eager import TorchEager
+    from conformance.backends.qsa_prepare.torch_eager import TorchEager
 
     return TorchEager(mode)
 
@@ -32,7 +32,7 @@ def torch_eager(mode: str = "") -> Backend:
 def onnxruntime_graph() -> Backend:
     pytest.importorskip("onnx", reason=EXTRA)
     pytest.importorskip("onnxruntime", reason=EXTRA)
-    from conformance.backends.onnxruntime_graph import OnnxRuntimeGraph
+    from conformance.backends.qsa_prepare.onnxruntime_graph import OnnxRuntimeGraph
 
     return OnnxRuntimeGraph()
 
@@ -40,7 +40,7 @@ def onnxruntime_graph() -> Backend:
 def transformers_model() -> Backend:
     pytest.importorskip("torch", reason=EXTRA)
     pytest.importorskip("transformers", minversion="5.24", reason=EXTRA)
-    from conformance.backends.transformers_model import TransformersModel
+    from conformance.backends.qsa_prepare.transformers_model import TransformersModel
 
     return TransformersModel()
 

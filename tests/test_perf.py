@@ -13,16 +13,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from conformance import bench, engine, judge, perf, samples, tensors, workloads
-from conformance.backends.numpy_reference import NumPyReference
 from conformance.backends.protocol import Unsupported
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
 from conformance.errors import LibraryError, UsageError
-from conformance.operation import cases_root
-from conformance.reporting.log import PerfRecord, read_log
+from conformance.judging import engine, judge
+from conformance.record.log import PerfRecord, read_log
 from conformance.reporting.timings import timings
-from conformance.runner import Plan, execute, outcomes, usable
-from reference.bounds import Oracle
+from conformance.running.run import Plan, execute, outcomes, usable
+from conformance.spec import tensors
+from conformance.spec.operation import cases_root
+from conformance.timing import bench, perf, workloads
+from conformance.timing import statistics as samples
+from reference.qsa_prepare.bounds import Oracle
 
 FAKES = str(Path(__file__).parent / "fakes.py")
 

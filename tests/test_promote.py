@@ -11,10 +11,10 @@ import yaml
 from fakes import SlightlyOff
 
 from conformance.faults.layers import examples
-from conformance.library import Library, load_file
-from conformance.lint import problems
-from conformance.reporting.log import read_log
-from conformance.written import as_written, as_yaml
+from conformance.library.lint import problems
+from conformance.library.reading import Library, load_file
+from conformance.library.writing import as_written, as_yaml
+from conformance.record.log import read_log
 
 replace = msgspec.structs.replace
 OFF = f"py:{__file__.replace('test_promote', 'fakes')}:{SlightlyOff.__name__}"

@@ -8,7 +8,7 @@ import pytest
 import yaml  # noqa: F401
 
 # Imported here, as pytester forgets modules of the run inside it, and the C parts of NumPy and yaml load only once.
-import conformance.runner  # noqa: F401
+import conformance.running.run  # noqa: F401
 
 FAKES = Path(__file__).parent / "fakes.py"
 
@@ -57,7 +57,7 @@ def test_several_backends_side_by_side(pytester, few):
 
 
 def test_keyword_expressions_mean_the_same(pytester, library):
-    from conformance.selection import select
+    from conformance.library.selection import select
 
     expression = "streams and (f16 or bf16) and not chunk"
     wanted = {case.id for case in select(library, expression=expression)}
@@ -106,8 +106,8 @@ class TestExpectations:
         """Run one case that the backend fails, with an entry for it: `changes` are made to a right one."""
         from fakes import SlightlyOff
 
-        from conformance.engine import Engine
-        from conformance.expectations import Entry, Signature, text
+        from conformance.judging.engine import Engine
+        from conformance.record.expectations import Entry, Signature, text
 
         case = next(
             c for c in library.cases if not c.refusal and Engine(operation, SlightlyOff()).run(c).status == "fail"
@@ -133,7 +133,7 @@ class TestExpectations:
         result.stdout.fnmatch_lines(["*unexpected pass: expected to fail (off), and is pass now*"])
 
     def test_another_signature_fails(self, run):
-        from conformance.expectations import Signature
+        from conformance.record.expectations import Signature
 
         result = run(signature=Signature(clause="STA-1"))
         result.assert_outcomes(failed=1, skipped=1)

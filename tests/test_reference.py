@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.case import Case
-from conformance.engine import spans
-from conformance.judge import same_bits
-from conformance.tensors import DTYPES, call_inputs, inputs_of
-from reference import naive
-from reference.bounds import Oracle
-from reference.qsa_prepare import QSAPrepare, Readings
+from conformance.judging.engine import spans
+from conformance.judging.judge import same_bits
+from conformance.spec.case import Case
+from conformance.spec.tensors import DTYPES, call_inputs, inputs_of
+from reference.qsa_prepare import naive
+from reference.qsa_prepare.bounds import Oracle
+from reference.qsa_prepare.operation import QSAPrepare, Readings
 
 EXACT_LIMIT = 3000  # elements of new keys that the fraction oracle can do quickly
 

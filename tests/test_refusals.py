@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.backends.protocol import OperationConfig, Rejected
-from conformance.backends.refusals import check_attributes, check_call, is_empty, type_name
+from conformance.backends.qsa_prepare.refusals import check_attributes, check_call, is_empty, type_name
 
 N, L, Bp, Di, Dr, r = 3, 5, 4, 8, 6, 4
 ROPE = ("rope_cos", "rope_sin", "past_incomplete_rope")

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from fakes import Honest, KeysOnly, OnlyF32
 
-from conformance import campaign, fuzz, generate, relations, rewritings, scene
 from conformance.backends.protocol import Unsupported
-from conformance.case import Case
-from conformance.engine import Engine
-from conformance.relations import RelationsOnly
-from conformance.tensors import inputs_of
+from conformance.fuzzing import campaign
+from conformance.fuzzing import rounds as fuzz
+from conformance.fuzzing import strategies as generate
+from conformance.judging import relations, rewritings, scene
+from conformance.judging.engine import Engine
+from conformance.judging.relations import RelationsOnly
+from conformance.spec.case import Case
+from conformance.spec.tensors import inputs_of
 
 RELATIONS = (
     "split", "rewind", "rows-alone", "rows-permuted", "one-length", "length-types", "extra-history", "dont-care",
@@ -230,7 +233,7 @@ class Rounds(Honest):
     class session(Honest.session):  # noqa: N801
         def answer(self, inputs):
             outputs = dict(self.inner.run(inputs))
-            from reference.bounds import expect
+            from reference.qsa_prepare.bounds import expect
 
             expected = expect(self.inner.op, inputs)["block_index_keys"]
             keys = outputs["block_index_keys"]
@@ -307,8 +310,8 @@ def test_a_feature_that_the_backend_cannot_switch_off_is_no_failure(operation):
      ("pairing", "interleaved"), ("rope_width", "half")],
 )  # fmt: skip
 def test_relations_hold_under_every_reading(operation, name, choice):
-    from conformance.backends.numpy_reference import NumPyReference
-    from reference.qsa_prepare import Readings
+    from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+    from reference.qsa_prepare.operation import Readings
 
     readings = {name: choice}
     engine = Engine(operation, NumPyReference(Readings(**readings)), readings)

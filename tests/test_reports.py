@@ -14,11 +14,11 @@ import pytest
 from logs import FROZEN, interrupted, made, mixed, outcome, part, passing, timed
 
 from conformance.errors import UsageError
-from conformance.library import Library
+from conformance.library.reading import Library
+from conformance.record.log import read_log
 from conformance.reporting import badge, html, plots, publish, table
 from conformance.reporting.compare import compare, render
 from conformance.reporting.junit import junit
-from conformance.reporting.log import read_log
 from conformance.reporting.markdown import markdown
 
 HOSTILE = '</script><script>alert(1)</script> <img src=x onerror=alert(2)> "quoted" & ```'
@@ -26,7 +26,7 @@ HOSTILE = '</script><script>alert(1)</script> <img src=x onerror=alert(2)> "quot
 
 @pytest.fixture(scope="module")
 def few():
-    from conformance.library import load_library
+    from conformance.library.reading import load_library
 
     return part(load_library())
 

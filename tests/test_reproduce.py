@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 from fakes import Honest, Jittery, ModifiesInputs, NeverRefuses, Raises, RefusesAsShape, ReusesOutputs
 
-from conformance.backends.numpy_reference import NumPyReference
 from conformance.backends.protocol import OperationConfig
-from conformance.calls import made
-from conformance.case import Change, Refusal
-from conformance.engine import Engine
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.errors import UsageError
+from conformance.failures.calls import made
+from conformance.failures.reproduce import LINES, function_name, script
 from conformance.faults import catalogue
 from conformance.faults.layers import examples
-from conformance.recorded import Recorded
-from conformance.reporting.log import CaseRecord, Log, ResultRecord
-from conformance.reproduce import LINES, function_name, script
-from conformance.runner import Plan, header
+from conformance.judging.engine import Engine
+from conformance.record.log import CaseRecord, Log, ResultRecord
+from conformance.record.recorded import Recorded
+from conformance.running.run import Plan, header
+from conformance.spec.case import Change, Refusal
 
 ROOT = Path(__file__).parents[1]
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from fakes import Forgetful, Honest, NeverRefuses
 
-from conformance.backends.numpy_reference import NumPyReference
-from conformance.case import summary
-from conformance.engine import Engine
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+from conformance.failures.shrink import WAYS, cost, failing, shrink, simpler
 from conformance.faults import catalogue
 from conformance.faults.layers import examples
-from conformance.reporting.log import read_log
-from conformance.resize import broken_rule, possible, resized, shapes
-from conformance.shrink import WAYS, cost, failing, shrink, simpler
-from conformance.tensors import inputs_of
+from conformance.judging.engine import Engine
+from conformance.record.log import read_log
+from conformance.spec.case import summary
+from conformance.spec.resized import broken_rule, possible, resized, shapes
+from conformance.spec.tensors import inputs_of
 
 replace = msgspec.structs.replace
 
@@ -163,7 +163,7 @@ def test_a_case_that_passes_cannot_be_shrunk(operation, generated):
 
 def test_warnings_can_be_shrunk(operation, small):
     """A fault that rounds within the bounds is warned of; a failure is another matter."""
-    from conformance.engine import Outcome
+    from conformance.judging.engine import Outcome
 
     def run(case):
         return Outcome(case.id, case.digest, "quality-warning", "PLG-4", reason="off by 3 of 7")
@@ -219,7 +219,7 @@ def test_streams_still_add_up(operation, generated):
 
 @pytest.mark.parametrize("value", [None, 0, 1, 7, -3.25, 1e-30, math.nan, math.inf, 0.1])
 def test_simpler_numbers_cost_less(value):
-    from conformance.shrink import digits
+    from conformance.failures.shrink import digits
 
     assert all(digits(one) < digits(value) for one in simpler(value))
 

@@ -25,7 +25,7 @@ from conformance.backends.protocol import Backend, Unsupported
 from conformance.errors import BackendError, nearest
 
 if TYPE_CHECKING:
-    from conformance.child import Limits
+    from conformance.running.process import Limits
 
 GROUP = "qsa_conformance.backends"
 
@@ -73,7 +73,7 @@ def connect(text: str, limits: Limits | None = None) -> Backend:
     if kind == "py":
         return _python(rest, text)
     if kind == "cmd":
-        from conformance.backends.command import CommandBackend
+        from conformance.backends.plugin.subprocess import CommandBackend
 
         return CommandBackend(rest, limits)
     if kind == "replay":
@@ -100,7 +100,7 @@ def _embedded(embedded: Embedded, text: str, rest: str) -> Backend:
     if rest and not embedded.argument:
         raise BackendError(f"'{text}': this backend takes nothing after its name")
     try:
-        module = importlib.import_module(f"conformance.backends.{embedded.module}")
+        module = importlib.import_module(f"conformance.backends.qsa_prepare.{embedded.module}")
         factory = getattr(module, embedded.factory)
         return _made(factory, {embedded.argument: rest} if rest else {}, text)
     except ImportError as error:

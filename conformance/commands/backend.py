@@ -28,16 +28,18 @@ def check(connect: str, time_limit: float) -> int:
 
     Says nothing of the numbers; `run` does. Exit code 0: nothing is wrong; 1: something is; 3: it cannot be started.
     """
-    from conformance.child import Limits
+    from conformance.backends.plugin.check import check as findings
     from conformance.errors import BackendError
-    from conformance.library import load_library
-    from conformance.manners import check as findings
+    from conformance.library.reading import load_library
     from conformance.reporting.table import excerpt
+    from conformance.running.process import Limits
 
     kind, _, line = connect.partition(":")
     own_process = kind == "cmd"
     try:
-        words = shlex.split(line) if own_process else [sys.executable, "-m", "conformance.backends.serve", connect]
+        words = (
+            shlex.split(line) if own_process else [sys.executable, "-m", "conformance.backends.plugin.serve", connect]
+        )
     except ValueError as error:
         raise BackendError(f"'{connect}' is no command line: {error}") from None
     if not words:

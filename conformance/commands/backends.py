@@ -15,7 +15,7 @@ def command() -> int:
     from conformance.backends.connect import EMBEDDED, GROUP
     from conformance.backends.protocol import Unsupported
     from conformance.errors import BackendError
-    from conformance.runner import usable
+    from conformance.running.run import usable
 
     rows = []
     for name in [*EMBEDDED, *sorted(point.name for point in entry_points(group=GROUP))]:

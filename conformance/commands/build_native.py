@@ -11,7 +11,7 @@ def command() -> int:
 
     Nothing is built when the cache has it. Exit code 3, with the compiler's own words, when it cannot be built.
     """
-    from conformance.backends.native_build import build_native
+    from conformance.backends.openvino.build import build_native
 
     click.echo(build_native(lambda sentence: click.echo(sentence, err=True)))
     return 0

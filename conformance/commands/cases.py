@@ -17,8 +17,8 @@ def command() -> None:
 @click.option("--long", "long", is_flag=True, help="With the sentence and the place of every case.")
 def list_(expression: str, clauses: tuple[str, ...], level: str, ids: tuple[str, ...], quick: bool, long: bool) -> int:
     """Print the ids of the cases."""
-    from conformance.library import load_library
-    from conformance.selection import select
+    from conformance.library.reading import load_library
+    from conformance.library.selection import select
 
     library = load_library()
     lines = []
@@ -37,8 +37,8 @@ def show(case_id: str, show_tensors: bool) -> int:
     """Print one case with everything worked out."""
     import yaml
 
-    from conformance.case import as_plain, lengths, summary
-    from conformance.library import load_library
+    from conformance.library.reading import load_library
+    from conformance.spec.case import as_plain, lengths, summary
 
     library = load_library()
     case = library.find(case_id)
@@ -48,7 +48,7 @@ def show(case_id: str, show_tensors: bool) -> int:
     if show_tensors:
         import numpy as np
 
-        from conformance.tensors import inputs_of
+        from conformance.spec.tensors import inputs_of
 
         np.set_printoptions(linewidth=120, precision=7, suppress=False, threshold=400)
         inputs = inputs_of(case, library.operation)
@@ -65,8 +65,8 @@ def show(case_id: str, show_tensors: bool) -> int:
 @command.command("lint")
 def lint() -> int:
     """Check the rules of the library; prints file:line for every problem."""
-    from conformance.library import load_library
-    from conformance.lint import problems
+    from conformance.library.lint import problems
+    from conformance.library.reading import load_library
 
     library = load_library()
     found = problems(library)

@@ -18,8 +18,8 @@ def command(old: Path, new: Path, kind: str, output: Path | None) -> int:
     Headroom is listed when it moved by half, times when both logs have them and are of the same processor.
     """
     from conformance.commands.report import write
+    from conformance.record.log import read_log
     from conformance.reporting.compare import compare, render
-    from conformance.reporting.log import read_log
 
     logs = read_log(old), read_log(new)
     result = compare(*logs)

@@ -10,8 +10,8 @@ def command() -> int:
     """Print every clause with its number of cases. Fails when a required clause has no case."""
     from tabulate import tabulate
 
-    from conformance.library import load_library
-    from conformance.lint import uncovered
+    from conformance.library.lint import uncovered
+    from conformance.library.reading import load_library
 
     library = load_library()
     rows = []

@@ -15,8 +15,8 @@ import click
 def command(output: Path, check: bool) -> int:
     """Write the contract with the cases of every clause, and the JSON Schema of the log."""
     from conformance.commands.report import write
-    from conformance.documents import documents, outdated
-    from conformance.library import load_library
+    from conformance.library.reading import load_library
+    from conformance.reporting.documents import documents, outdated
 
     library = load_library()
     late = outdated(library, output)

@@ -23,22 +23,22 @@ def command() -> int:
 
 
 def _environment() -> str:
-    from conformance.environment import environment
+    from conformance.record.environment import environment
 
     return ", ".join(f"{key} {value}" for key, value in environment().items())
 
 
 def _library() -> str:
-    from conformance.library import load_library
-    from conformance.operation import cases_root
+    from conformance.library.reading import load_library
+    from conformance.spec.operation import cases_root
 
     library = load_library()
     return f"{len(library.cases)} cases, digest {library.digest}, in {cases_root()}"
 
 
 def _lint() -> str:
-    from conformance.library import load_library
-    from conformance.lint import problems
+    from conformance.library.lint import problems
+    from conformance.library.reading import load_library
 
     found = problems(load_library())
     if found:
@@ -50,9 +50,9 @@ def _judge() -> str:
     """The judge passes the reference and fails it with one element off."""
     import numpy as np
 
-    from conformance.judge import judge
-    from conformance.library import load_library
-    from conformance.tensors import inputs_of
+    from conformance.judging.judge import judge
+    from conformance.library.reading import load_library
+    from conformance.spec.tensors import inputs_of
 
     library = load_library()
     name = library.operation.outputs[0].name

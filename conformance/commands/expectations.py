@@ -10,10 +10,10 @@ import click
 from conformance.commands.options import isolation_options
 
 if TYPE_CHECKING:
-    from conformance.expectations import Entry, Expectations
-    from conformance.isolation import Isolation
-    from conformance.library import Library
-    from conformance.reporting.log import Log
+    from conformance.library.reading import Library
+    from conformance.record.expectations import Entry, Expectations
+    from conformance.record.log import Log
+    from conformance.running.isolation import Isolation
 
 
 @click.command("expectations")
@@ -42,9 +42,9 @@ def command(
     that still hold are kept as they are. Exit code 1 when LOG is not as expected.
     """
     from conformance.errors import UsageError
-    from conformance.expectations import Expectations, Ground, check_updatable, default_file, load, updated
-    from conformance.library import load_library
-    from conformance.reporting.log import read_log
+    from conformance.library.reading import load_library
+    from conformance.record.expectations import Expectations, Ground, check_updatable, default_file, load, updated
+    from conformance.record.log import read_log
 
     if bool(log_path) == bool(connect):
         raise UsageError("give either a LOG or -b BACKEND")
@@ -68,7 +68,7 @@ def command(
 
 def _run(connect: str, library: Library, isolation: Isolation) -> Log:
     from conformance.commands.run import run_one
-    from conformance.runner import Plan
+    from conformance.running.run import Plan
 
     return run_one(Plan(connect, library.cases, complete=True), library, None, isolation=isolation, explain=False)
 
@@ -88,7 +88,7 @@ def _show(known: Expectations) -> int:
 
 
 def _check(log: Log, known: Expectations) -> int:
-    from conformance.expectations import assess
+    from conformance.record.expectations import assess
 
     result = assess(known, log.outcomes)
     for surprise in result.surprises:
@@ -100,7 +100,7 @@ def _check(log: Log, known: Expectations) -> int:
 def _write(path: Path, entries: tuple[Entry, ...], says: str, library: Library) -> None:
     """Write the file and read it back, so that nothing is written that a run would refuse."""
     from conformance.commands.report import write
-    from conformance.expectations import load, text
+    from conformance.record.expectations import load, text
 
     if not entries:
         path.unlink(missing_ok=True)

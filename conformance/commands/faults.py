@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from conformance.faults.entry import Entry
     from conformance.faults.matrix import Matrix
-    from conformance.faults.model import Entry
 
 SHOWN = 12
 
@@ -35,7 +35,7 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
     --fast every case is run on every fault, and it is reported what the relations and the generator kill alone.
     """
     from conformance.faults import matrix
-    from conformance.library import load_library
+    from conformance.library.reading import load_library
 
     if probes:
         return work_out()
@@ -60,8 +60,8 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
 def work_out() -> int:
     """The discriminating set for `diagnose`, worked out again."""
     from conformance.commands.run import steps
-    from conformance.diagnose import probes_path, work_out_probes
-    from conformance.library import load_library
+    from conformance.failures.diagnose import probes_path, work_out_probes
+    from conformance.library.reading import load_library
 
     library = load_library()
     with steps("finding probes") as advance:
@@ -74,7 +74,7 @@ def chosen(expression: str) -> list[Entry]:
     """The entries that an expression matches. Raises `UsageError` when none does."""
     from conformance.errors import UsageError, nearest
     from conformance.faults import catalogue
-    from conformance.selection import matcher
+    from conformance.library.selection import matcher
 
     everything = catalogue.entries()
     if not expression:
@@ -123,7 +123,7 @@ def table(found: Matrix, show: int) -> str:
     """Faults with their kills, variants, and what is wrong."""
     from tabulate import tabulate
 
-    from conformance.faults.model import ELEMENT_TYPES
+    from conformance.faults.entry import ELEMENT_TYPES
 
     parts = []
     if found.faults:

@@ -18,11 +18,11 @@ from conformance.commands.options import isolation_options, reading_options
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend, BackendInfo
-    from conformance.campaign import Campaign, Ledger
-    from conformance.isolation import Isolation
-    from conformance.library import Library
-    from conformance.operation import Operation
-    from conformance.reporting.log import Header
+    from conformance.fuzzing.campaign import Campaign, Ledger
+    from conformance.library.reading import Library
+    from conformance.record.log import Header
+    from conformance.running.isolation import Isolation
+    from conformance.spec.operation import Operation
 
 EXPLANATION = 10.0  # seconds given to explaining what was found
 EXAMPLES = 1000  # when neither a number nor a time is given
@@ -68,8 +68,8 @@ def command(
     Stops at the first failure unless it is told to keep going. Every example is in the log, whose name is printed; the
     logs of all shards of a campaign make one report. Exit code 0: nothing failed; 1: something did; 4: interrupted.
     """
-    from conformance.campaign import Campaign
     from conformance.errors import UsageError
+    from conformance.fuzzing.campaign import Campaign
 
     if examples and seconds:
         raise UsageError("give --examples or --seconds, not both")
@@ -88,7 +88,7 @@ def command(
         isolation=isolation,
     )
     if campaign.examples and not campaign.planned:
-        from conformance.fuzz import ROUND
+        from conformance.fuzzing.rounds import ROUND
 
         click.echo(f"shard {shard[0]}/{shard[1]} has nothing to do: examples are dealt out by the {ROUND}")
         return 0
@@ -98,10 +98,10 @@ def command(
 
 def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | None) -> int:
     """Conduct a campaign here, in a crew of processes, or on a cluster; print what came out."""
-    from conformance.campaign import Ledger, log_path
-    from conformance.library import load_library
-    from conformance.reporting.log import LogWriter, file_name
-    from conformance.saved import Saved
+    from conformance.fuzzing.campaign import Ledger, log_path
+    from conformance.library.reading import load_library
+    from conformance.record.kept import Saved
+    from conformance.record.log import LogWriter, file_name
 
     library = load_library()
     path = log_path(folder or cache(), campaign, file_name(campaign.connect))
@@ -140,11 +140,11 @@ def performing(
     campaign: Campaign, operation: Operation, scheduler: str
 ) -> Iterator[tuple[Performer, Callable[[Ledger], None]]]:
     """The backend made ready here, in a crew of processes or on a cluster, and the function that conducts there."""
-    from conformance.isolation import Setup
+    from conformance.running.isolation import Setup
 
     setup = Setup(campaign.connect, campaign.readings, operation, campaign.isolation.limits)
     if scheduler:
-        from conformance.cluster import Cluster
+        from conformance.fuzzing.cluster import Cluster
 
         cluster = Cluster(scheduler, setup)
         try:
@@ -153,7 +153,7 @@ def performing(
         finally:
             cluster.close()
     elif campaign.isolation.jobs > 1:
-        from conformance.crew import Crew
+        from conformance.fuzzing.processes import Crew
 
         crew = Crew(campaign, setup)
         try:
@@ -161,7 +161,7 @@ def performing(
         finally:
             crew.close()
     else:
-        from conformance.campaign import conduct, stage
+        from conformance.fuzzing.campaign import conduct, stage
 
         with stage(setup, isolate=campaign.isolation.isolate) as here:
             performer = Performer(here.info, here.environment, here.backend)
@@ -174,7 +174,7 @@ def explanations(library: Library, campaign: Campaign, performer: Performer, led
     if not failing or performer.backend is None or campaign.readings:
         return {}
     from conformance.commands.run import steps
-    from conformance.diagnose import diagnose
+    from conformance.failures.diagnose import diagnose
 
     with steps("looking for the mistake") as advance:
         result = diagnose(library, performer.backend, performer.info, failing, seconds=EXPLANATION, advance=advance)
@@ -185,7 +185,7 @@ def header(campaign: Campaign, library: Library, performer: Performer) -> Header
     """The first line of the log."""
     import msgspec
 
-    from conformance import runner
+    from conformance.running import run as runner
 
     budget = {"--seconds": f"{campaign.seconds:g}"} if campaign.seconds else {"--examples": str(campaign.examples)}
     plan = runner.Plan(
@@ -223,8 +223,8 @@ def interrupted_by_termination() -> Iterator[None]:
 
 def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
     """What came out of a campaign, in a few lines, and the failures by kind."""
-    from conformance.fuzz import describe, merged_headroom
-    from conformance.reporting.log import count
+    from conformance.fuzzing.rounds import describe, merged_headroom
+    from conformance.record.log import count
     from conformance.reporting.table import repeat_of
 
     outcomes, campaign = ledger.outcomes, ledger.campaign

@@ -57,8 +57,8 @@ def isolation_options(function: Command) -> Command:
 
     @wraps(function)
     def together(*args: Any, isolate: bool, jobs: int, time_limit: float, memory_limit: int, **others: Any) -> Any:
-        from conformance.child import MIB, Limits
-        from conformance.isolation import Isolation
+        from conformance.running.isolation import Isolation
+        from conformance.running.process import MIB, Limits
 
         isolation = Isolation(isolate, jobs, Limits(seconds=time_limit, memory=memory_limit * MIB))
         return function(*args, isolation=isolation, **others)
@@ -71,6 +71,6 @@ def isolation_options(function: Command) -> Command:
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     if not value:
         return {}
-    from conformance.operation import chosen_readings, load_operation
+    from conformance.spec.operation import chosen_readings, load_operation
 
     return chosen_readings(load_operation(), value)

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from conformance import perf
 from conformance.commands.run import steps
 from conformance.errors import UsageError
-from conformance.library import load_library
-from conformance.reporting.log import Log, LogWriter, PerfRecord, file_name, read_log
+from conformance.library.reading import load_library
+from conformance.record.log import Log, LogWriter, PerfRecord, file_name, read_log
 from conformance.reporting.timings import timings
-from conformance.workloads import Workload, bytes_to_move, choose, load_workloads
+from conformance.timing import perf
+from conformance.timing.workloads import Workload, bytes_to_move, choose, load_workloads
 
 SECONDS = 2.0  # for a workload, all backends together
 

@@ -20,9 +20,9 @@ def command(log: Path, case_id: str, folder: Path, id: str, says: str) -> int:
     A case that was found by fuzz is best shrunk before: `qsa-conformance shrink LOG CASE -o SMALL`.
     """
     from conformance.errors import UsageError
-    from conformance.library import load_library
-    from conformance.promote import promote
-    from conformance.recorded import recorded
+    from conformance.failures.promote import promote
+    from conformance.library.reading import load_library
+    from conformance.record.recorded import recorded
 
     library = load_library()
     text, name = promote(recorded(log, case_id), library, folder, id, says)

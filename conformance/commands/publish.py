@@ -11,8 +11,8 @@ import click
 from conformance.commands.options import isolation_options
 
 if TYPE_CHECKING:
-    from conformance.isolation import Isolation
-    from conformance.reporting.log import Log
+    from conformance.record.log import Log
+    from conformance.running.isolation import Isolation
 
 
 @click.command("publish")
@@ -47,11 +47,11 @@ def command(
     from conformance.backends.protocol import Unsupported
     from conformance.commands.run import exit_code, run_one
     from conformance.errors import BackendError, UsageError
-    from conformance.expectations import find
-    from conformance.library import load_library
+    from conformance.library.reading import load_library
+    from conformance.library.selection import select
+    from conformance.record.expectations import find
     from conformance.reporting import publish, table
-    from conformance.runner import Plan
-    from conformance.selection import select
+    from conformance.running.run import Plan
 
     if timed and (render_only or given):
         raise UsageError("--perf goes with backends that are run")
@@ -91,9 +91,9 @@ def timed_logs(connects: list[str], logs: Mapping[str, Log], folder: Path) -> li
     if not connects:
         return []
     from conformance.commands.perf import side_by_side
-    from conformance.library import load_library
-    from conformance.perf import limited_to
-    from conformance.workloads import load_workloads
+    from conformance.library.reading import load_library
+    from conformance.timing.perf import limited_to
+    from conformance.timing.workloads import load_workloads
 
     with limited_to(None) as threads:
         chosen = load_workloads(load_library().operation)

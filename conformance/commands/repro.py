@@ -21,9 +21,9 @@ def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
     when the function is right, 1 when it is wrong, and 2 as long as there is no function in it.
     """
     from conformance.errors import UsageError
-    from conformance.operation import load_operation
-    from conformance.recorded import recorded
-    from conformance.reproduce import script
+    from conformance.failures.reproduce import script
+    from conformance.record.recorded import recorded
+    from conformance.spec.operation import load_operation
 
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")

@@ -15,17 +15,17 @@ import click
 from conformance.backends.connect import EMBEDDED
 from conformance.backends.protocol import Unsupported
 from conformance.commands.options import isolation_options, reading_options, selection_options
-from conformance.engine import Outcome
 from conformance.errors import BackendError, UsageError
-from conformance.expectations import find
-from conformance.isolation import Isolation, Running, running
-from conformance.library import Library, load_library
-from conformance.recorded import cases_of
+from conformance.judging.engine import Outcome
+from conformance.library.reading import Library, load_library
+from conformance.library.selection import select
+from conformance.record.expectations import find
+from conformance.record.log import Log, file_name, read_log
+from conformance.record.recorded import cases_of
 from conformance.reporting import table
-from conformance.reporting.log import Log, file_name, read_log
-from conformance.resume import check_same, take_up
-from conformance.runner import Plan, execute
-from conformance.selection import select
+from conformance.running.isolation import Isolation, Running, running
+from conformance.running.resume import check_same, take_up
+from conformance.running.run import Plan, execute
 
 
 @click.command("run")
@@ -148,7 +148,7 @@ def explanations(library: Library, plan: Plan, running: Running, failures: Seque
         return running.recording.diagnoses(failures)
     if not failures or running.backend is None or plan.readings:
         return {}
-    from conformance.diagnose import explain
+    from conformance.failures.diagnose import explain
 
     with steps("looking for the mistake") as advance:
         return explain(library, running.backend, running.info, failures, advance=advance)

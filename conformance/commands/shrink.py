@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from conformance.campaign import Stage
-    from conformance.case import Case
-    from conformance.operation import Operation
-    from conformance.recorded import Recorded
+    from conformance.fuzzing.campaign import Stage
+    from conformance.record.recorded import Recorded
+    from conformance.spec.case import Case
+    from conformance.spec.operation import Operation
 
 SECONDS = 60.0
 
@@ -30,14 +30,14 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
 
     The same way means the same clause, output, and region or kind of failure.
     """
-    from conformance.campaign import stage
-    from conformance.child import Limits
     from conformance.errors import UsageError
-    from conformance.isolation import Setup
-    from conformance.operation import load_operation
-    from conformance.recorded import recorded
-    from conformance.shrink import failing, shrink
-    from conformance.written import as_yaml
+    from conformance.failures.shrink import failing, shrink
+    from conformance.fuzzing.campaign import stage
+    from conformance.library.writing import as_yaml
+    from conformance.record.recorded import recorded
+    from conformance.running.isolation import Setup
+    from conformance.running.process import Limits
+    from conformance.spec.operation import load_operation
 
     found = recorded(log, case_id)
     if output and output.exists():
@@ -81,8 +81,8 @@ def size(case: Case, operation: Operation) -> str:
     """How large a case is, in words."""
     import math
 
-    from conformance.case import summary
-    from conformance.resize import shapes
+    from conformance.spec.case import summary
+    from conformance.spec.resized import shapes
 
     elements = sum(math.prod(shape) for shape in shapes(case, operation).values())
     parts = [f"{elements:,} elements"]
@@ -98,10 +98,10 @@ def size(case: Case, operation: Operation) -> str:
 
 def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> None:
     """A log with one case; seed and number of a generated one stay those it was found by."""
-    from conformance.case import summary
-    from conformance.library import load_library
-    from conformance.reporting.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
-    from conformance.runner import Plan, header
+    from conformance.library.reading import load_library
+    from conformance.record.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
+    from conformance.running.run import Plan, header
+    from conformance.spec.case import summary
 
     library = load_library()
     plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.readings)

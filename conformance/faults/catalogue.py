@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance.backends.protocol import Backend
 from conformance.errors import BackendError, nearest
-from conformance.faults.model import Entry, Kind
+from conformance.faults.entry import Entry, Kind
 
 # Operation: the module with its SHELF and a `backend` that runs an entry of it.
 OPERATIONS: Mapping[str, str] = {

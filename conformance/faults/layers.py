@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from conformance.case import Case
 from conformance.faults import catalogue
-from conformance.faults.model import Entry
+from conformance.faults.entry import Entry
 from conformance.faults.trial import Trial, killed
-from conformance.library import Library
-from conformance.operation import Operation
-from conformance.selection import select
+from conformance.library.reading import Library
+from conformance.library.selection import select
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation
 
 EXAMPLES = 500
 SEED = 0
@@ -49,8 +49,8 @@ def examples(operation_name: str, count: int, seed: int) -> tuple[Case, ...]:
     """Generated cases, the same at every time."""
     import hypothesis
 
-    from conformance.generate import Generator, configurations
-    from conformance.operation import load_operation
+    from conformance.fuzzing.strategies import Generator, configurations
+    from conformance.spec.operation import load_operation
 
     operation = _operation(operation_name, load_operation())
     info = catalogue.backend_of(catalogue.variants(operation_name)[0]).describe()

@@ -16,14 +16,14 @@ from typing import TypeVar
 
 import msgspec
 
-from conformance.case import Case
-from conformance.engine import Outcome
 from conformance.errors import BackendError
 from conformance.faults import catalogue, layers
-from conformance.faults.model import ELEMENT_TYPES, Entry, Kind
+from conformance.faults.entry import ELEMENT_TYPES, Entry, Kind
 from conformance.faults.trial import LARGE, Trial, killed, size
-from conformance.library import Library
-from conformance.operation import Operation
+from conformance.judging.engine import Outcome
+from conformance.library.reading import Library
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation
 
 Item = TypeVar("Item")
 

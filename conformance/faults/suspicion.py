@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.backends.protocol import Backend
 from conformance.faults import catalogue
-from conformance.faults.model import Entry
+from conformance.faults.entry import Entry
 
 
 def backend(operation: str, entry: Entry | None, readings: Mapping[str, str]) -> Backend:

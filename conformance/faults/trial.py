@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case
-from conformance.engine import Engine, Inputs, Outcome
 from conformance.faults import catalogue
-from conformance.faults.model import Entry
-from conformance.operation import Operation, Reference
-from conformance.relations import RelationsOnly
+from conformance.faults.entry import Entry
+from conformance.judging.engine import Engine, Inputs, Outcome
+from conformance.judging.relations import RelationsOnly
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation, Reference
 from reference.expected import Expected
 
 Array = np.ndarray[Any, np.dtype[Any]]

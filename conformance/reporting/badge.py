@@ -6,7 +6,7 @@ import json
 from html import escape
 
 from conformance.errors import UsageError
-from conformance.reporting.log import Log
+from conformance.record.log import Log
 from conformance.reporting.table import verdict_of
 
 COLOURS = {"CONFORMANT": ("#1a7f37", "brightgreen"), "NOT CONFORMANT": ("#b42318", "red")}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from conformance.reporting.log import Log, PerfRecord
+from conformance.record.log import Log, PerfRecord
 from conformance.reporting.plots import duration
 from conformance.reporting.table import GOOD, used, verdict_of
 

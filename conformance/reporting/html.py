@@ -19,13 +19,13 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from conformance.case import Case, as_plain
-from conformance.documents import GROUNDS
-from conformance.engine import Outcome
-from conformance.expression import evaluate
-from conformance.operation import Clause, Operation
+from conformance.judging.engine import Outcome
+from conformance.record.log import Log, PerfRecord, ResultRecord, count
 from conformance.reporting import plots, table
-from conformance.reporting.log import Log, PerfRecord, ResultRecord, count
+from conformance.reporting.documents import GROUNDS
+from conformance.spec.case import Case, as_plain
+from conformance.spec.expression import evaluate
+from conformance.spec.operation import Clause, Operation
 
 LARGEST = 490_000  # bytes that a page should stay below
 # Failures that are drilled down into, failures that get a line, in all logs together, and whether cases that passed are

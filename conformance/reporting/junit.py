@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree as Xml
 
-from conformance.engine import Outcome
+from conformance.judging.engine import Outcome
+from conformance.record.log import Log, Surprise
 from conformance.reporting import table
-from conformance.reporting.log import Log, Surprise
 
 # Characters that XML 1.0 cannot hold.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

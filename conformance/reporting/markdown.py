@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from conformance.operation import Operation
+from conformance.record.log import Log, count
 from conformance.reporting import table, timings
-from conformance.reporting.log import Log, count
+from conformance.spec.operation import Operation
 
 
 def markdown(logs: Sequence[Log], operation: Operation) -> str:

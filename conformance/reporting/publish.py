@@ -11,9 +11,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from conformance.errors import UsageError
-from conformance.operation import Operation
+from conformance.record.log import Log, count, file_name, read_log
 from conformance.reporting import badge, html, table
-from conformance.reporting.log import Log, count, file_name, read_log
+from conformance.spec.operation import Operation
 
 LOG = "log.jsonl.gz"
 LARGEST = 1 << 20  # bytes that a published file may have

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tabulate import tabulate
 
-from conformance.engine import Outcome
-from conformance.operation import Operation
+from conformance.judging.engine import Outcome
+from conformance.record.log import Log, count, verdict
 from conformance.reporting import timings
-from conformance.reporting.log import Log, count, verdict
+from conformance.spec.operation import Operation
 
 SHOWN_FAILURES = 12
 GOOD = ("pass", "quality-warning")

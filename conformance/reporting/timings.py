@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from conformance.reporting.log import Log, PerfRecord
+from conformance.record.log import Log, PerfRecord
 from conformance.reporting.plots import duration
 
 HEADS = ("workload", "backend", "median", "99 % interval", "tokens/s", "GB/s", "of a copy", "ratio", "peak", "growth")

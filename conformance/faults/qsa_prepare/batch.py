@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, fault
 from conformance.faults.qsa_prepare.rounding import accumulated
-from reference.qsa_prepare import Call, QSAPrepare
+from reference.qsa_prepare.operation import Call, QSAPrepare
 
 # Lengths
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, fault
-from reference.qsa_prepare import Call, Lengths, QSAPrepare
+from reference.qsa_prepare.operation import Call, Lengths, QSAPrepare
 
 
 @fault(
@@ -299,7 +299,7 @@ class PastFlushed(QSAPrepare):
 
 def flushed(x: Array) -> Array:
     """The array with subnormal numbers of its type replaced by zero."""
-    from conformance.tensors import smallest_normal
+    from conformance.spec.tensors import smallest_normal
 
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(x.astype(np.float64)) < smallest_normal(x.dtype), np.zeros(1, dtype=x.dtype), x)

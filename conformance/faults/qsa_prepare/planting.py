@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from conformance import __version__
-from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
-from conformance.faults.model import Entry, Shelf
-from reference.qsa_prepare import QSAPrepare
+from conformance.backends.qsa_prepare import refusals
+from conformance.faults.entry import Entry, Shelf
+from reference.qsa_prepare.operation import QSAPrepare
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

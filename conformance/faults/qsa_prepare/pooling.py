@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, fault
 from conformance.faults.qsa_prepare.rounding import accumulated, rounded
-from reference.qsa_prepare import Call, QSAPrepare
+from reference.qsa_prepare.operation import Call, QSAPrepare
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F16 = np.dtype(np.float16)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, Faulty, fault
-from reference.qsa_prepare import Call, QSAPrepare
+from reference.qsa_prepare.operation import Call, QSAPrepare
 
 Outputs = dict[str, Array]
 

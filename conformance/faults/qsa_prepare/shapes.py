@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, fault
-from reference.qsa_prepare import Call, QSAPrepare
+from reference.qsa_prepare.operation import Call, QSAPrepare
 
 Outputs = dict[str, Array]
 

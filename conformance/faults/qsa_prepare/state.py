@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.faults.qsa_prepare.blocks import flushed
 from conformance.faults.qsa_prepare.planting import Array, fault
-from reference.qsa_prepare import Call, QSAPrepare
+from reference.qsa_prepare.operation import Call, QSAPrepare
 
 
 @fault(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.backends.numpy_reference import NumPyReference
 from conformance.backends.protocol import Backend, OperationConfig, Session
-from conformance.faults.model import Entry
+from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
+from conformance.faults.entry import Entry
 from conformance.faults.qsa_prepare.planting import Planted, PlantedSession
-from reference.qsa_prepare import Readings
+from reference.qsa_prepare.operation import Readings
 
 
 def backend(entry: Entry | None, readings: Mapping[str, str]) -> Backend:

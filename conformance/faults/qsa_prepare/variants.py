@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.faults.qsa_prepare.planting import Array, variant
-from reference.qsa_prepare import Call, QSAPrepare, Readings
+from reference.qsa_prepare.operation import Call, QSAPrepare, Readings
 
 F32 = np.dtype(np.float32)
 Type = np.dtype[Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from conformance.backends.protocol import BackendInfo
-from conformance.backends.refusals import check_attributes, check_call
+from conformance.backends.qsa_prepare.refusals import check_attributes, check_call
 
 
 class Backend:

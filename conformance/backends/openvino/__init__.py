@@ -1,0 +1,1 @@
+"""What all OpenVINO backends share: the runtime, and the C++ operations' build."""

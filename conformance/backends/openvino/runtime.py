@@ -1,0 +1,192 @@
+"""What the OpenVINO adapters share: a device with explicit hints, tensors without copies, requests that are reused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import openvino
+from openvino import opset15 as ops
+
+from conformance.backends.protocol import OperationConfig, Unsupported
+from conformance.backends.qsa_prepare.refusals import PORTS, RANKS, ROPE_PORTS, check_call
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+URL = "https://github.com/openvinotoolkit/openvino/issues"
+OUTPUTS = ("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope")
+PRECISION = "INFERENCE_PRECISION_HINT"
+SHOWN = {
+    "device": "FULL_DEVICE_NAME",
+    "inference precision": PRECISION,
+    "execution mode": "EXECUTION_MODE_HINT",
+    "streams": "NUM_STREAMS",
+    "threads": "INFERENCE_NUM_THREADS",
+    "denormals optimization": "CPU_DENORMALS_OPTIMIZATION",
+}
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_TYPES = {
+    np.dtype(np.float32): openvino.Type.f32,
+    np.dtype(np.float16): openvino.Type.f16,
+    _BFLOAT16: openvino.Type.bf16,
+    np.dtype(np.int32): openvino.Type.i32,
+    np.dtype(np.int64): openvino.Type.i64,
+}
+
+
+def type_of(name: str) -> Any:
+    """The `openvino.Type` of "f32", "f16", "bf16", "i32" or "i64"."""
+    return getattr(openvino.Type, name)
+
+
+def port_nodes(config: OperationConfig) -> dict[str, Any]:
+    """The eight inputs by contract name: dynamic Parameters, empty constants where a feature is off (OFF-3)."""
+    off = {
+        *(ROPE_PORTS if "rope" in config.disabled else ()),
+        *(("k_norm_weight",) if "norm" in config.disabled else ()),
+    }
+    nodes = {}
+    for name in PORTS:
+        element_type = type_of(config.length_type if name == "key_length" else config.element_type)
+        if name in off:
+            nodes[name] = ops.constant(np.empty(0, np.float32), element_type)
+        else:
+            nodes[name] = ops.parameter([-1] * RANKS[name], element_type, name=name)
+            nodes[name].output(0).set_names({name})
+    return nodes
+
+
+def model_of(ports: Mapping[str, Any], outputs: Sequence[Any]) -> openvino.Model:
+    """The model from these inputs to these outputs, all under the contract's names."""
+    results = [ops.result(output) for output in outputs]
+    for result, name in zip(results, OUTPUTS, strict=False):
+        result.output(0).set_names({name})
+    parameters = [node for node in ports.values() if node.get_type_name() == "Parameter"]
+    return openvino.Model(results, parameters, "QSAPrepare")
+
+
+def tensor_of(array: Array) -> Any:
+    """An `openvino.Tensor` on the memory of a contiguous array, whatever its type and whether it may be written to."""
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    # OpenVINO knows no NumPy type for bf16: it takes the bits, and the element type by name.
+    bits = array.view(np.uint16) if array.dtype == _BFLOAT16 else array
+    return openvino.Tensor(bits, array.shape, _TYPES[array.dtype])
+
+
+class Inputs:
+    """The input tensors of an infer request."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self._bound: dict[int, tuple[Array | None, tuple[int, ...], Any]] = {}
+
+    def bind(self, arrays: Iterable[Array]) -> None:
+        """Give the request its inputs. An array that it has already is not given again: OpenVINO reads its memory."""
+        for index, array in enumerate(arrays):
+            kept, shape, _ = self._bound.get(index, (None, (), None))
+            if kept is array and shape == array.shape:
+                continue
+            tensor = tensor_of(array)
+            self.request.set_input_tensor(index, tensor)
+            # The tensor keeps its memory alive. That of an array with strides is a copy: it must be made anew.
+            self._bound[index] = array if array.flags.c_contiguous else None, array.shape, tensor
+
+
+class Device:
+    """An OpenVINO device and the hints that every model is compiled with.
+
+    Raises `Unsupported` when the device is not there.
+    """
+
+    def __init__(self, feature: str, name: str) -> None:
+        self.feature, self.name, self.core = feature, name, openvino.Core()
+        try:
+            supported = self.core.get_property(name, "SUPPORTED_PROPERTIES")
+        except RuntimeError as error:
+            there = ", ".join(self.core.available_devices) or "none"
+            raise Unsupported(feature, f"OpenVINO finds no device '{name}'; available: {there}", URL) from error
+        # Sums in f32 on every machine (NUM-1), subnormals kept (NUM-3); a latency of one call at a time, on all cores.
+        wanted = {
+            PRECISION: "f32",
+            "EXECUTION_MODE_HINT": "ACCURACY",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": cores(),
+            "ENABLE_CPU_PINNING": False,
+            "CPU_DENORMALS_OPTIMIZATION": False,
+        }
+        self.hints = {key: value for key, value in wanted.items() if key in supported}
+        self.core.set_property(name, self.hints)
+        self.environment = {"openvino": openvino.get_version(), "hints": ", ".join(self.hints)} | {
+            label: _text(self.core.get_property(name, key)) for label, key in SHOWN.items() if key in supported
+        }
+
+    @property
+    def version(self) -> str:
+        """The version of OpenVINO and the precision read back from the device."""
+        return (
+            f"{openvino.get_version()} ({self.name} {self.environment.get('inference precision', 'precision unknown')})"
+        )
+
+    def compile(self, model: Any) -> Any:
+        """A compiled model; raises `Unsupported` when the device does not keep to f32."""
+        compiled = self.core.compile_model(model, self.name, self.hints)
+        if PRECISION in self.hints and _text(compiled.get_property(PRECISION)) != "f32":
+            precision = _text(compiled.get_property(PRECISION))
+            raise Unsupported(self.feature, f"{self.name} computes in {precision} although f32 was asked for", URL)
+        return compiled
+
+
+class CompiledSession:
+    """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
+
+    def __init__(self, config: OperationConfig, compiled: Any, outputs: Sequence[str] = OUTPUTS) -> None:
+        """`outputs` are the contract's names of the model's outputs, in order; those it lacks come back empty."""
+        self.config = config
+        self.compiled_model = compiled
+        self._ports = [port.any_name for port in compiled.inputs]
+        self._outputs = tuple(outputs[: len(compiled.outputs)])
+        self._absent = tuple(outputs[len(compiled.outputs) :])
+        self._type = type_of(config.element_type)
+        self._shapes = [openvino.Shape([0] * port.partial_shape.rank.get_length()) for port in compiled.outputs]
+        self._idle = [Inputs(compiled.create_infer_request())]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
+        check_call(self.config, inputs)
+        bound = self._idle.pop() if self._idle else Inputs(self.compiled_model.create_infer_request())
+        bound.bind(inputs[name] for name in self._ports)
+        request = bound.request
+        # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
+        for index, shape in enumerate(self._shapes):
+            request.set_output_tensor(index, openvino.Tensor(self._type, shape))
+        results = request.infer(share_outputs=True).to_tuple()
+        # For bf16 OpenVINO's arrays have the right bits and the wrong type.
+        dtype = inputs["raw_index_keys"].dtype
+        outputs = {name: array.view(dtype) for name, array in zip(self._outputs, results, strict=True)}
+        for name in self._absent:
+            outputs[name] = np.empty(0, dtype)
+        self._idle.append(bound)
+        return outputs
+
+    def close(self) -> None:
+        """Let the requests and the model go."""
+        self._idle.clear()
+        self.compiled_model = None
+
+
+def cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, openvino.Type):
+        return str(value.to_string())
+    return str(getattr(value, "name", value))

@@ -1,0 +1,1 @@
+"""Plug-ins in a process of their own: the wire protocol and its two ends."""

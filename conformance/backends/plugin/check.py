@@ -1,0 +1,472 @@
+"""The manners of a plug-in: whether it keeps to the protocol, whatever it computes.
+
+Each check is one function: it returns what it found, or raises `Wrong` with a plain sentence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from conformance.backends.plugin import wire
+from conformance.backends.plugin.subprocess import LOCK, Plugin, PluginError
+from conformance.backends.plugin.wire import ProtocolError
+from conformance.backends.protocol import OperationConfig
+from conformance.errors import Lost
+from conformance.judging.engine import reshaped, with_other_attributes
+from conformance.library.reading import Library
+from conformance.running.process import Limits
+from conformance.spec import tensors
+from conformance.spec.case import Case
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+AnswerType = TypeVar("AnswerType", bound=wire.Answer)
+Arrays = Mapping[str, "Array"]
+
+
+class Wrong(Exception):  # noqa: N818  a finding
+    """The plug-in breaks a rule; the text says how."""
+
+
+class Note(Exception):  # noqa: N818  a finding
+    """Allowed, but better otherwise."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check came to; `printed` is what the plug-in wrote on its standard error meanwhile."""
+
+    check: str
+    status: Literal["ok", "note", "wrong"]
+    says: str
+    printed: str = ""
+
+
+class Talk:
+    """A conversation with a plug-in, over as many processes as the checks take."""
+
+    def __init__(self, command: Sequence[str], limits: Limits, library: Library) -> None:
+        self.command, self.limits, self.library = command, limits, library
+        self.operation = library.operation
+        self._plugin: Plugin | None = None
+
+    @property
+    def plugin(self) -> Plugin:
+        """The process that is running, a new one when there is none."""
+        if self._plugin is None:
+            self.start()
+        assert self._plugin is not None
+        return self._plugin
+
+    def start(self, inline: int = wire.INLINE) -> None:
+        """A new process in place of the one that runs. Raises `Wrong` when it does not say hello."""
+        self.stop()
+        self._plugin = Plugin(self.command, self.limits, inline)
+        try:
+            self._plugin.hello()
+        except (Lost, ProtocolError, PluginError) as error:
+            raise Wrong(f"{error}, instead of saying hello") from None
+
+    def stop(self) -> str:
+        """End the process; what it printed."""
+        if self._plugin is None:
+            return ""
+        plugin = self.leave()
+        plugin.close()
+        return plugin.child.said()
+
+    def leave(self) -> Plugin:
+        """The process that is running, which is not used again."""
+        plugin, self._plugin = self.plugin, None
+        return plugin
+
+    def ask(self, request: wire.Request) -> wire.AnyAnswer:
+        """Any answer to a request. Raises `Wrong` when there is none."""
+        try:
+            return self.plugin.ask(request)
+        except Lost as lost:
+            raise Wrong(f"{lost}, instead of an answer to '{wire.tag(request)}'") from None
+        except ProtocolError as error:
+            raise Wrong(str(error)) from None
+
+    def due(self, request: wire.Request, kind: type[AnswerType]) -> AnswerType:
+        """The answer that is due. Raises `Wrong` for another one."""
+        answer = self.ask(request)
+        if not isinstance(answer, kind):
+            raise Wrong(f"{told(request, answer)}; '{wire.tag(kind)}' is due")
+        return answer
+
+    # Requests in the terms of a case
+
+    def case(self, element_type: str = "") -> Case:
+        """A plain case of a type that the plug-in declares."""
+        wanted = element_type or self.plugin.described.element_types[0]
+        for case in self.library.cases:
+            plain = not (case.refusal or case.disabled or case.change or any(case.pad))
+            if plain and case.element_type == wanted and case.dims[self.operation.tokens] > 1:
+                return reshaped(case, self.operation, {})
+        raise LookupError(f"the library has no plain case of {wanted}")
+
+    def config(self, case: Case) -> OperationConfig:
+        return OperationConfig(
+            case.operation, dict(case.attributes), case.element_type, case.length_type, frozenset(case.disabled)
+        )
+
+    def prepare(self, case: Case) -> int:
+        """The number of a new session for a case."""
+        number = self.plugin.number()
+        self.due(wire.prepare(self.plugin.number(), number, self.config(case)), wire.Prepared)
+        return number
+
+    def request(self, session: int, case: Case) -> wire.Run:
+        """The call of a case."""
+        plugin, number = self.plugin, self.plugin.number()
+        inputs = {
+            name: wire.to_tensor(array, plugin.directory.path, f"{number}-{name}.in", plugin.inline)
+            for name, array in tensors.inputs_of(case, self.operation).items()
+        }
+        return wire.Run(id=number, session=session, inputs=inputs)
+
+    def call(self, session: int, case: Case) -> dict[str, Array]:
+        """The outputs of a case's call."""
+        request = self.request(session, case)
+        answer = self.due(request, wire.Done)
+        arrays = {}
+        for name, tensor in answer.outputs.items():
+            try:
+                arrays[name] = wire.to_array(tensor, self.plugin.directory.path, delete=True)
+            except ProtocolError as error:
+                raise Wrong(f"output '{name}' {error}") from None
+        for tensor in request.inputs.values():
+            if isinstance(tensor.file, str):
+                (self.plugin.directory.path / tensor.file).unlink(missing_ok=True)
+        return arrays
+
+    def once(self, case: Case) -> dict[str, Array]:
+        """The outputs of a case on a session of its own."""
+        session = self.prepare(case)
+        outputs = self.call(session, case)
+        self.release(session)
+        return outputs
+
+    def release(self, session: int) -> None:
+        self.due(wire.Release(id=self.plugin.number(), session=session), wire.Released)
+
+
+def told(request: wire.Request, answer: wire.AnyAnswer) -> str:
+    """What was answered to what, with the reason given."""
+    reason = getattr(answer, "reason", "")
+    return f"answers '{wire.tag(answer)}' to '{wire.tag(request)}'" + (f" ({reason})" if reason else "")
+
+
+def same(got: Arrays, wanted: Arrays) -> None:
+    """Raises `Wrong` when two calls that are to give the same do not."""
+    for name, array in wanted.items():
+        if name not in got or got[name].shape != array.shape or got[name].tobytes() != array.tobytes():
+            raise Wrong(f"gives another {name}")
+
+
+@contextmanager
+def when(circumstances: str) -> Iterator[None]:
+    """Adds the circumstances to what is found wrong in them."""
+    try:
+        yield
+    except Wrong as wrong:
+        raise Wrong(f"{wrong}, {circumstances}") from None
+
+
+# The checks
+
+
+def says_hello(talk: Talk) -> str:
+    start = time.perf_counter()
+    talk.start()
+    took = time.perf_counter() - start
+    about, operation = talk.plugin.described, talk.operation
+    for what, given, known in (
+        ("output", about.outputs, [output.name for output in operation.outputs]),
+        ("feature", about.features, list(operation.features)),
+    ):
+        for name in given:
+            if name not in known:
+                raise Wrong(f"declares the {what} '{name}', which is none; known: {', '.join(known)}")
+    return f"{about.name} {about.version}, {about.vendor}, {about.device}, after {took:.2f} s"
+
+
+def answers_calls(talk: Talk) -> str:
+    about = talk.plugin.described
+    for element_type in about.element_types:
+        case = talk.case(element_type)
+        got = talk.once(case)
+        missing, surplus = sorted(set(about.outputs) - set(got)), sorted(set(got) - set(about.outputs))
+        if missing:
+            raise Wrong(f"declares the output {', '.join(missing)}, and does not return it")
+        if surplus:
+            raise Wrong(f"returns {', '.join(surplus)}, which it does not declare")
+        expected = talk.operation.oracle(case.attributes).expect(tensors.inputs_of(case, talk.operation))
+        for name, array in got.items():
+            if array.dtype != expected[name].dtype:
+                raise Wrong(f"returns {name} as {array.dtype}, for the element type {element_type}")
+            if array.shape != expected[name].shape:
+                raise Wrong(f"returns {name} of shape {list(array.shape)}, not {list(expected[name].shape)}")
+    return f"names, types and shapes are right in {', '.join(about.element_types)}"
+
+
+def repeats_itself(talk: Talk) -> str:
+    case = talk.case()
+    session = talk.prepare(case)
+    first = talk.call(session, case)
+    talk.call(session, reshaped(case, talk.operation, {talk.operation.batch: 5, talk.operation.tokens: 7}))
+    with when("when the same call comes again, after one of another shape"):
+        same(talk.call(session, case), first)
+    return "the same call gives the same bits, also after one of another shape"
+
+
+def takes_nothing(talk: Talk) -> str:
+    case = talk.case()
+    features = tuple(f for f in talk.operation.switchable if f in talk.plugin.described.features)
+    for off in ((), *((feature,) for feature in features)):
+        for dims in ({talk.operation.tokens: 0}, {talk.operation.batch: 0}):
+            empty = msgspec.structs.replace(reshaped(case, talk.operation, dims), disabled=off)
+            talk.once(empty)
+    return f"no sequences, no new tokens{', nothing for ' + ' or '.join(features) if features else ''}"
+
+
+def keeps_sessions_apart(talk: Talk) -> str:
+    case = talk.case()
+    other = reshaped(with_other_attributes(case, talk.operation), talk.operation, {})
+    alone, other_alone = talk.once(case), talk.once(other)
+    one, two = talk.prepare(case), talk.prepare(other)
+    with when("while there is a session with other attributes"):
+        for _ in range(2):
+            same(talk.call(one, case), alone)
+            same(talk.call(two, other), other_alone)
+    return "two sessions with different attributes do not disturb each other"
+
+
+def keeps_twins_apart(talk: Talk) -> str:
+    case = talk.case()
+    one, two = talk.prepare(case), talk.prepare(case)
+    first = talk.call(one, case)
+    with when("in a second session of the same configuration"):
+        same(talk.call(two, case), first)
+    talk.release(one)
+    with when("once another session of the same configuration is released"):
+        same(talk.call(two, case), first)
+    return "two sessions of one configuration live and end by themselves"
+
+
+def releases(talk: Talk) -> str:
+    case = talk.case()
+    session = talk.prepare(case)
+    talk.release(session)
+    for number, what in ((session, "was released"), (talk.plugin.number(), "was never prepared")):
+        request = talk.request(number, case)
+        answer = talk.ask(request)
+        if not isinstance(answer, wire.Failed):
+            raise Wrong(f"{told(request, answer)} of a session that {what}; 'error' is due")
+    talk.once(case)
+    return "a session that is not there is an error, and no more"
+
+
+def refuses_configurations(talk: Talk) -> str:
+    case = talk.case()
+    for name, attribute in talk.operation.attributes.items():
+        bad = msgspec.structs.replace(case, attributes={**case.attributes, name: attribute.least - 1})
+        request = wire.prepare(talk.plugin.number(), talk.plugin.number(), talk.config(bad))
+        answer = talk.ask(request)
+        if isinstance(answer, wire.Prepared):
+            raise Note(f"prepares with {name} = {attribute.least - 1}, which is to be rejected")
+        if not isinstance(answer, wire.Rejected):
+            raise Wrong(f"{told(request, answer)} with {name} = {attribute.least - 1}; 'rejected' is due")
+        if name not in answer.names:
+            raise Note(f"rejects {name} = {attribute.least - 1} without naming {name}")
+    talk.once(case)
+    return "attributes out of range are rejected by name"
+
+
+def refuses_calls(talk: Talk) -> str:
+    case = talk.case()
+    session = talk.prepare(case)
+    first = talk.call(session, case)
+    request = talk.request(session, case)
+    name = talk.operation.ports[0].name
+    tensor = request.inputs[name]
+    flat = replace_shape(tensor, (*tensor.shape[:-2], tensor.shape[-2] * tensor.shape[-1]))
+    answer = talk.ask(msgspec.structs.replace(request, inputs={**request.inputs, name: flat}))
+    if isinstance(answer, wire.Done):
+        raise Note(f"computes with {name} of rank {len(flat.shape)}, which is to be rejected")
+    if not isinstance(answer, wire.Rejected):
+        raise Wrong(f"{told(request, answer)} with {name} of rank {len(flat.shape)}; 'rejected' is due")
+    with when("once it has refused a call on the same session"):
+        same(talk.call(session, case), first)
+    return "a call of the wrong rank is rejected, and the session goes on"
+
+
+def replace_shape(tensor: wire.Tensor, shape: tuple[int, ...]) -> wire.Tensor:
+    """The same elements under another shape."""
+    return msgspec.structs.replace(tensor, shape=shape)
+
+
+def knows_its_types(talk: Talk) -> str:
+    missing = sorted({"f32", "f16", "bf16"} - set(talk.plugin.described.element_types))
+    for element_type in missing:
+        config = replace(talk.config(talk.case()), element_type=element_type)
+        request = wire.prepare(talk.plugin.number(), talk.plugin.number(), config)
+        answer = talk.ask(request)
+        if not isinstance(answer, wire.Unsupported | wire.Rejected):
+            raise Note(f"{told(request, answer)} of {element_type}, which it does not declare; better 'unsupported'")
+    return f"{', '.join(missing)} is not supported, and is said not to be" if missing else "it takes all types"
+
+
+def shares_files(talk: Talk) -> str:
+    case = talk.case()
+    inline = talk.once(case)
+    talk.start(inline=0)
+    with when("when tensors come in files"):
+        same(talk.once(case), inline)
+    left = sorted(path.name for path in talk.plugin.directory.path.iterdir() if path.name != LOCK)
+    talk.stop()
+    if left:
+        raise Note(f"leaves files that no answer names: {', '.join(left[:3])}")
+    return "tensors in files give what they give inline"
+
+
+def ignores_unknown_fields(talk: Talk) -> str:
+    case = talk.case()
+    session = talk.prepare(case)
+    known = msgspec.json.decode(wire.encode(talk.request(session, case)))
+    answer = raw(
+        talk, {**known, "hint": {"of": ["a", "later", "version"]}}, "a request with a field of a later version"
+    )
+    if not isinstance(answer, wire.Done):
+        raise Wrong(f"answers '{wire.tag(answer)}' to a request with a field that it does not know; it is to ignore it")
+    return "a field of a later version does no harm"
+
+
+def survives_unknown_messages(talk: Talk) -> str:
+    answer = raw(talk, {"message": "sing", "id": talk.plugin.number()}, "an unknown message")
+    if not isinstance(answer, wire.Failed):
+        raise Wrong(f"answers '{wire.tag(answer)}' to the unknown message 'sing'; 'error' is due")
+    talk.once(talk.case())
+    return "an unknown message is an error, and no more"
+
+
+def raw(talk: Talk, message: Mapping[str, Any], what: str) -> wire.AnyAnswer:
+    """The answer to a message that is none of ours."""
+    try:
+        answer = wire.decode_answer(talk.plugin.child.ask(msgspec.json.encode(message)))
+    except Lost as lost:
+        raise Wrong(f"{lost}, at {what}") from None
+    except ProtocolError as error:
+        raise Wrong(f"answers {what} with {error}") from None
+    if answer.id != message["id"]:
+        raise Wrong(f"answers {what} under the number {answer.id} instead of {message['id']}")
+    return answer
+
+
+def starts_again(talk: Talk) -> str:
+    case = talk.case()
+    before = talk.once(case)
+    talk.prepare(case)
+    talk.plugin.child.end()
+    talk.start()
+    with when("once its process was killed and started again"):
+        same(talk.once(case), before)
+    return "killed and started again, it gives the same"
+
+
+def says_bye(talk: Talk) -> str:
+    talk.prepare(talk.case())
+    try:
+        code = talk.leave().bye()
+    except (Lost, ProtocolError, PluginError) as error:
+        raise Wrong(f"{error}, instead of saying bye") from None
+    if code is None:
+        raise Wrong("says bye, and does not end")
+    if code:
+        raise Wrong(f"ends with exit code {code} after bye; 0 is due")
+    return "ends after bye with exit code 0"
+
+
+def ends_with_its_input(talk: Talk) -> str:
+    talk.prepare(talk.case())
+    plugin = talk.leave()
+    code = plugin.child.close()
+    plugin.close()
+    if code is None:
+        raise Wrong("does not end when its standard input ends: it could be left behind")
+    return "ends when its standard input ends"
+
+
+def is_quiet(talk: Talk) -> str:
+    talk.start()
+    talk.plugin.child.said()
+    talk.once(talk.case())
+    printed = talk.plugin.child.said()
+    if printed:
+        raise Note(f"prints {len(printed)} characters in a plain call; they are kept, and shown with failures only")
+    return "prints nothing in a plain call"
+
+
+# Title, check, and whether it is about the process and the messages, which a Python backend leaves to the suite.
+CHECKS: tuple[tuple[str, Callable[[Talk], str], bool], ...] = (
+    ("says hello", says_hello, False),
+    ("answers calls", answers_calls, False),
+    ("repeats itself", repeats_itself, False),
+    ("empty tensors", takes_nothing, False),
+    ("several sessions", keeps_sessions_apart, False),
+    ("two prepares", keeps_twins_apart, False),
+    ("release", releases, True),
+    ("refused configuration", refuses_configurations, False),
+    ("refused call", refuses_calls, False),
+    ("unsupported types", knows_its_types, False),
+    ("tensors in files", shares_files, True),
+    ("unknown field", ignores_unknown_fields, True),
+    ("unknown message", survives_unknown_messages, True),
+    ("noise", is_quiet, True),
+    ("restart", starts_again, True),
+    ("bye", says_bye, True),
+    ("end of input", ends_with_its_input, True),
+)
+
+
+# Without these there is no use in the others.
+FIRST = (says_hello, answers_calls)
+
+
+def check(
+    command: Sequence[str],
+    limits: Limits,
+    library: Library,
+    *,
+    own_process: bool = True,
+    only: Collection[str] = (),
+) -> Iterator[Finding]:
+    """The findings of all checks, or of `only` some by title, as they come; about messages only for an `own_process`.
+
+    Raises `BackendError` when there is no such program.
+    """
+    talk = Talk(command, limits, library)
+    try:
+        for title, function, about_messages in CHECKS:
+            if (about_messages and not own_process) or (only and title not in only):
+                continue
+            try:
+                yield Finding(title, "ok", function(talk))
+            except Note as note:
+                yield Finding(title, "note", str(note))
+            except Wrong as wrong:
+                # Nothing is known of the process any more: the next check has a new one.
+                yield Finding(title, "wrong", str(wrong), talk.stop())
+                if function in FIRST:
+                    return
+    finally:
+        talk.stop()

@@ -1,0 +1,142 @@
+"""QSAPrepare in eager PyTorch on the CPU, one sequence after the other (connect strings ``torch``, ``torch:MODE``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes, check_call
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+MODES = ("exact", "native")
+
+
+class TorchEager:
+    """PyTorch as the implementation under test.
+
+    mode "exact" computes in float64 and rounds at the end only, as PyTorch does it, by way of float32. "native"
+    accumulates in float32 and rounds to T after the mean, after the normalization and at every step of the rotation, as
+    model code in PyTorch does. Both are allowed by NUM-2. Without a mode bf16 is computed natively and the other types
+    exactly. Raises ValueError for another mode.
+    """
+
+    def __init__(self, mode: str = "") -> None:
+        if mode and mode not in MODES:
+            raise ValueError(f"torch: mode is {mode!r}, not one of {', '.join(MODES)}")
+        import torch
+
+        torch.set_num_threads(1)  # sums in one order on every machine
+        self._torch = torch
+        self._mode = mode
+
+    def describe(self) -> BackendInfo:
+        """Every output, type and feature of the contract."""
+        return BackendInfo(
+            name="torch" + (f":{self._mode}" if self._mode else ""),
+            version=str(self._torch.__version__),
+            vendor="PyTorch",
+            element_types=("f32", "f16", "bf16"),
+            outputs=("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope"),
+            features=("rope", "norm", "left_padding"),
+            url="https://github.com/pytorch/pytorch/issues",
+        )
+
+    def prepare(self, config: OperationConfig) -> TorchSession:
+        """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
+        check_attributes(config)
+        mode = self._mode or ("native" if config.element_type == "bf16" else "exact")
+        return TorchSession(self._torch, config, exact=mode == "exact")
+
+
+class TorchSession:
+    """QSAPrepare for one set of attributes."""
+
+    def __init__(self, torch: Any, config: OperationConfig, exact: bool) -> None:
+        self._torch = torch
+        self._config = config
+        self._r = int(config.attributes["key_block_size"])
+        self._epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
+        self._wide = torch.float64 if exact else torch.float32
+        self._between = torch.float64 if exact else None  # None: T itself
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call: the eight ports in, the three outputs out; raises `Rejected` (ERR-2 to ERR-5)."""
+        check_call(self._config, inputs)
+        torch, r = self._torch, self._r
+        rope_on = "rope" not in self._config.disabled
+        raw = self._tensor(inputs["raw_index_keys"])
+        past_blocks = self._tensor(inputs["past_block_index_keys"])
+        past_raw = self._tensor(inputs["past_incomplete_raw_keys"])
+        weight = None if "norm" in self._config.disabled else self._tensor(inputs["k_norm_weight"])
+        N, L, Di = raw.shape
+        if rope_on:
+            rope = torch.cat([self._tensor(inputs["rope_cos"]), self._tensor(inputs["rope_sin"])], dim=-1)
+            past_rope = self._tensor(inputs["past_incomplete_rope"])
+        else:  # a table of width zero rotates nothing (OFF-1)
+            rope, past_rope = raw.new_empty(N, L, 0), raw.new_empty(N, 0)
+
+        lengths = [int(length) for length in inputs["key_length"]]
+        S = lengths * N if len(lengths) == 1 else lengths
+        B = max((length // r for length in S), default=0)
+        blocks = raw.new_zeros(N, B, Di)
+        present_raw = raw.new_zeros(N, r - 1, Di)
+        present_rope = torch.zeros_like(past_rope)
+        for n in range(N):
+            pad, past = max(L - S[n], 0), max(S[n] - L, 0)
+            c, q = divmod(past, r)
+            # The tokens not yet in a finished block, oldest first. Of the waiting ones only the first has its rope row
+            # kept; the others repeat it, for they never stand first in a block.
+            keys = torch.cat([past_raw[n, :q], raw[n, pad:]])
+            rows = torch.cat([past_rope[n].expand(q, -1), rope[n, pad:]])
+            done, rest = divmod(len(keys), r)
+            blocks[n, :c] = past_blocks[n, :c]
+            blocks[n, c : c + done] = self._block_keys(
+                keys[: done * r].unflatten(0, (done, r)), rows[: done * r : r], weight
+            )
+            present_raw[n, :rest] = keys[done * r :]
+            if rest:
+                present_rope[n] = rows[done * r]
+        return {
+            "block_index_keys": self._array(blocks),
+            "present_incomplete_raw_keys": self._array(present_raw),
+            "present_incomplete_rope": self._array(present_rope if rope_on else raw.new_empty(0)),
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _block_keys(self, members: Any, rope: Any, weight: Any | None) -> Any:
+        """Keys [K, Di] of K blocks from members [K, r, Di] and first-token rows [K, 2*Dr] (AVG-1, NRM-1, ROT-1)."""
+        torch = self._torch
+        between = self._between or members.dtype
+        y = (members.to(self._wide).sum(dim=1) / self._r).to(between)
+        if weight is not None:
+            m = y.to(self._wide)
+            root = torch.sqrt(m.square().mean(dim=-1, keepdim=True) + self._epsilon)
+            y = (m / root * weight.to(self._wide)).to(between)
+        cos, sin = rope.to(between).chunk(2, dim=-1)
+        Dr = cos.shape[-1]
+        first, second = y[:, : Dr // 2], y[:, Dr // 2 : Dr]
+        turned = y[:, :Dr] * cos + torch.cat([-second, first], dim=-1) * sin
+        return torch.cat([turned, y[:, Dr:]], dim=-1).to(members.dtype)
+
+    def _tensor(self, array: Array) -> Any:
+        # from_numpy shares memory and complains about read-only arrays; NumPy's bf16 is unknown to it
+        copy = np.array(array, order="C")
+        if self._config.element_type == "bf16":
+            return self._torch.from_numpy(copy.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(copy)
+
+    def _array(self, tensor: Any) -> Array:
+        if self._config.element_type == "bf16":
+            import ml_dtypes
+
+            bits: Array = tensor.contiguous().view(self._torch.int16).numpy()
+            return bits.view(ml_dtypes.bfloat16)
+        array: Array = tensor.contiguous().numpy()
+        return array

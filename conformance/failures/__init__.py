@@ -1,0 +1,1 @@
+"""What becomes of a failure: explained, shrunk, reproduced, promoted."""

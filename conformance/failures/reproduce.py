@@ -1,0 +1,492 @@
+"""A failure as a script of its own: inputs, what is due, and a comparison, in NumPy alone.
+
+Small arrays are written out. Large ones are drawn again by the counter formula where that is exact, and packed
+otherwise; every expression is tried out before it is written. Outputs that are large are judged in places.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import re
+import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from conformance import __version__
+from conformance.backends.protocol import BackendInfo
+from conformance.errors import UsageError
+from conformance.failures.calls import Made, failing
+from conformance.judging.engine import Array, spans
+from conformance.record.recorded import Recorded
+from conformance.spec import tensors
+from conformance.spec.case import summary
+from conformance.spec.operation import Operation
+from reference.expected import Expected
+
+LINES = 60  # that a script has at most
+WRITTEN = 48  # elements that are written out
+JUDGED = 240  # elements of an output that are judged when there are more
+CALLS, EARLY = 8, 2  # calls of a script, and how many of them are the first ones when there are more
+MOST = 8_000_000  # characters of a script
+WIDTH = 116
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+# Helpers that a script is given when it needs them.
+
+UNPACK = """
+def unpack(t, kind, *shape): return np.frombuffer(zlib.decompress(base64.b64decode(t)), kind).reshape(shape).copy()
+"""
+NUMBERS = """
+def numbers(start, shape):  # SplitMix64
+    z = (np.arange(1, np.prod(shape) + 1, dtype=np.uint64) + np.uint64(start)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return z
+"""
+UNIT = """
+def unit(start, *shape): return ((numbers(start, shape) >> np.uint64(11)) * 2.0**-53).reshape(shape)
+"""
+BELL = """
+def bell(start, *shape):
+    total = numbers(start, shape).view(np.uint16).reshape(-1, 4).sum(1, dtype=np.uint32)
+    return ((total - 131070.0) * (1.7320508075688772 / 65536.0)).reshape(shape)
+"""
+IGNORE = """
+def ignore(x, mask, *values):  # other numbers in rows that have no effect
+    rows = np.unpackbits(unpack(mask, np.uint8, -1), count=x.shape[0] * x.shape[1]).reshape(x.shape[:2]) == 1
+    x[rows] = np.resize(values, x[rows].shape)
+    return x
+"""
+NARROW = """
+def narrow(x):  # to bf16: the upper half of a float32, rounded to even, as uint16
+    bits = np.array(x, np.float32).view(np.uint32)
+    return np.where(np.isnan(x), 0x7FC0, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+"""
+WRONG = """
+def wrong(name, got, shape, at, want, bound):  # "" when the elements `at` are right; bound 0: the same bits
+    got, at, want, bound = np.asarray(got), np.array(at, int), np.array(want, float), np.array(bound, float)
+    if got.dtype != T or (got.shape != shape and (got.size or shape != (0,))):
+        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(T)}{list(shape)}"
+    x = WIDE.astype(float)
+    with np.errstate(all="ignore"):
+        off, over = abs(x - want), np.isinf(x) & (x * want > 0) & (abs(want) + bound > TOP) & (bound > 0)
+        same = (x == want) & (np.signbit(x) == np.signbit(want)) | (x != x) & (want != want)
+        share = np.where(same | over, 0, np.nan_to_num(off / bound, nan=np.inf))
+    i = share.argmax() if share.max(initial=0) > 1 else None
+    place = "" if i is None else [*map(int, np.unravel_index(at[i], shape))]
+    return place and f"{name}{place} is {x[i]:.9g}, not {want[i]:.9g}: off by {off[i]:.3g}, allowed {bound[i]:.3g}"
+"""
+HELPERS = (UNPACK, NUMBERS, UNIT, BELL, IGNORE, NARROW)
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "unit(": (NUMBERS, UNIT),
+    "bell(": (NUMBERS, BELL),
+    "ignore(": (UNPACK, IGNORE),
+    "narrow(": (NARROW,),
+    "unpack(": (UNPACK,),
+}
+
+AS_NAMED = "got = got if isinstance(got, dict) else dict(zip(due, got if isinstance(got, (tuple, list)) else [got]))"
+VERDICT = [
+    'print("\\n".join(f"wrong: {problem}" for problem in problems) or "right")',
+    "sys.exit(bool(problems))",
+]
+
+# Exact arithmetic alone: what a cosine or a power is may differ from machine to machine.
+AIMS: Mapping[str, str] = {
+    "bell": "{bell} * {scale} + {offset}",
+    "uniform": "{low} + {unit} * ({high} - {low})",
+    "integers": "np.floor({low} + {unit} * ({high} - {low} + 1))",
+    "constant": "np.full({shape}, {value}, float)",
+    "choice": "np.array({values}, float)[np.floor({unit} * {count}).astype(int)]",
+    "subnormal": "({unit} * 2 - 1) * {tiny} * {scale}",
+    "near_largest": "np.where({unit} < 0.5, -1.0, 1.0) * TOP * {share}",
+    "spikes": "np.where({other_unit} < 1.0 / {every}, {bell} * {size}, 0.0)",
+}
+
+
+def script(found: Recorded, operation: Operation, function: str = "") -> str:
+    """The script for a failure. `function` is MODULE:NAME or FILE.py:NAME; when empty, there is a place to put one in.
+
+    Raises `UsageError` when a function alone cannot show the failure.
+    """
+    case, outcome, readings = found.case, found.outcome, found.log.header.readings
+    warned = outcome.status == "quality-warning"
+    if case.refusal and (warned or outcome.status == "error" or "refuses" in outcome.reason):
+        raise _unshowable(found, "it is about the kind of a refusal, which a function has no way to say")
+    if warned and (outcome.worst is None or outcome.worst.bound is None):
+        raise _unshowable(found, "it holds the bits of two answers against each other, and both are right")
+    writer = _Writer(found, operation)
+    if case.refusal:
+        return writer.script(function, *writer.refusal())
+    backend = {n: v for n, v in msgspec.structs.asdict(found.log.header.backend).items() if n != "connect"}
+    calls = failing(case, outcome, operation, readings, BackendInfo(**backend))
+    if not calls:
+        raise _unshowable(found, "it shows in no call of its own")
+    alone = len(calls) == 1 and outcome.clause != "PLG-2"  # by which inputs and earlier outputs stay as they are
+    return writer.script(function, *(writer.single(calls[0]) if alone else writer.several(calls)))
+
+
+def _unshowable(found: Recorded, why: str) -> UsageError:
+    outcome = found.outcome
+    return UsageError(f"{found.case.id} cannot be shown by a script: {why} ({outcome.where}: {outcome.reason})")
+
+
+def function_name(operation: Operation) -> str:
+    """The operation's name as that of a function."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", operation.operation).lower()
+
+
+class _Writer:
+    """Writes the parts of one script, and notes the helpers that they need."""
+
+    def __init__(self, found: Recorded, operation: Operation) -> None:
+        self.found, self.operation, self.case = found, operation, found.case
+        self.name = function_name(operation)
+        self.type = tensors.DTYPES[self.case.element_type]
+        self.top = float(ml_dtypes.finfo(self.type).max)
+        self.whole = tensors.inputs_of(self.case, operation)
+        self.needs: set[str] = set()
+        self.names = {"np": np, "zlib": zlib, "base64": base64, "nan": np.nan, "inf": np.inf, "TOP": self.top}
+        self.names["T"] = np.dtype(np.uint16) if self.type == BF16 else self.type
+        for helper in HELPERS:
+            exec(helper, self.names)  # to try expressions out
+
+    # The whole
+
+    def script(self, function: str, inputs: list[str], body: list[str]) -> str:
+        """All of it; `inputs` are lines that may be put together. Raises `UsageError` when it gets too large."""
+        helpers = [helper for helper in HELPERS if helper in self.needs]
+        if "wrong(" in "".join(body):
+            wide = (
+                "(got.ravel()[at].astype(np.uint32) << 16).view(np.float32)" if self.type == BF16 else "got.ravel()[at]"
+            )
+            helpers.append(WRONG.replace("WIDE", wide))
+        above = [
+            *self._docstring(),
+            "import base64, sys, zlib" if UNPACK in helpers else "import sys",
+            "import numpy as np",
+            *self._function(function),
+            "",
+            f"T, TOP, nan, inf = {_numpy(self.type)}, {self.top!r}, np.nan, np.inf",
+            *(line for helper in helpers for line in helper.strip().splitlines()),
+            "",
+        ]
+        text = "\n".join([*above, *_together(inputs, LINES - len(above) - len(body)), *body]) + "\n"
+        if len(text) > MOST:
+            raise _unshowable(
+                self.found, f"it would have {len(text) / 1e6:.0f} million characters; shrink the case first"
+            )
+        return text
+
+    def _docstring(self) -> list[str]:
+        outcome = self.found.outcome
+        clause = self.operation.clause.get(outcome.clause)
+        lines = [
+            f"{self.operation.operation} on {self.found.source}: {self.case.id}",
+            *([textwrap.shorten(f"{clause.id}: {clause.says}", WIDTH)] if clause else []),
+            *textwrap.wrap(textwrap.shorten(f"{outcome.where}: {outcome.reason}", 2 * WIDTH - 20), WIDTH),
+            textwrap.shorten(summary(self.case, self.operation), WIDTH),
+            f"It needs NumPy alone. Exit code 0: right, 1: wrong, 2: no function yet. qsa-conformance {__version__}.",
+        ]
+        text = "\n".join(lines).replace("\\", "/").replace('"', "'")
+        return f'"""{text}"""'.splitlines()
+
+    def _function(self, function: str) -> list[str]:
+        if function:
+            return _import(function, self.name)
+        given = ", ".join([*(port.name for port in self.operation.ports), "*", *self.case.attributes])
+        bits = "; bf16 numbers come and go as uint16 bits" if self.type == BF16 else ""
+        return [
+            "",
+            *textwrap.wrap(f"def {self.name}({given}):", WIDTH, subsequent_indent="    "),
+            f"    # PUT YOUR FUNCTION HERE. It returns its outputs in their order, or by name{bits}.",
+            f'    sys.exit(print("put your function into this script, as {self.name}") or 2)',
+        ]
+
+    # Inputs, and what is done with them
+
+    def single(self, call: Made) -> tuple[list[str], list[str]]:
+        """One call."""
+        return self._named(call.inputs), [
+            "due = {  # shape; places in the flat array that are judged, their values, the largest errors",
+            *self._due(call),
+            "}",
+            f"got = {self.name}(**inputs, {_settings(call.config.attributes)})",
+            AS_NAMED,
+            "problems = [problem for name in due if (problem := wrong(name, got.get(name), *due[name]))]",
+            *VERDICT,
+        ]
+
+    def several(self, calls: Sequence[Made]) -> tuple[list[str], list[str]]:
+        """Calls one after the other: each is judged, and its bits are held against those of its equals before."""
+        bits = self._bits_differ(calls[-1])
+        if bits:
+            calls = [calls[0], calls[-1]]
+        elif len(calls) > CALLS:
+            calls = [*calls[:EARLY], *calls[EARLY - CALLS :]]
+        if self.found.outcome.where == "repeated call":  # once more: what alternates may be right this time
+            calls = [*calls, calls[-1]]
+        pool: dict[tuple[bytes, str, tuple[int, ...]], int] = {}
+        arrays: list[str] = []
+        lines = []
+        for call in calls:
+            places = []
+            for array in call.inputs.values():
+                key = (array.tobytes(), array.dtype.name, array.shape)
+                if key not in pool:
+                    pool[key] = len(arrays)
+                    arrays.append(f"    {self._array(array)},")
+                places.append(pool[key])
+            due = " ".join(line.strip() for line in self._due(call, only_worst=bits))
+            settings = _settings(call.config.attributes)
+            equals = "all" if bits else _short(f"{settings} {places}")
+            lines.append(f'    ("{equals}", dict({settings}), {places}, {{{due}}}),')
+        ports = " ".join(port.name for port in self.operation.ports)
+        return ["arrays = [", *arrays, "]"], [
+            "calls = [  # equals; attributes; inputs; outputs: shape, places in it, values, largest errors",
+            *_together(["", *lines, ""], CALLS // 2 + 2)[1:-1],
+            "]",
+            f'ports = "{ports}".split()',
+            "problems, before, returned = [], {}, []",
+            "for number, (equals, settings, places, due) in enumerate(calls, 1):",
+            "    given = {name: arrays[i].copy() for name, i in zip(ports, places)}",
+            f"    got = {self.name}(**given, **settings)",
+            f"    {AS_NAMED}",
+            "    changed = [n for n, i in zip(ports, places) if given[n].tobytes() != arrays[i].tobytes()]",
+            '    problems += [f"call {number} modifies its input {name}" for name in changed]',
+            '    problems += [f"call {number}: {p}" for n in due if (p := wrong(n, got.get(n), *due[n]))]',
+            "    bits = [] if problems else [np.ravel(got[n])[np.array(due[n][1], int)].tobytes() for n in due]",
+            "    if before.setdefault(equals, bits) != bits:",
+            '        problems.append(f"call {number} gives other bits than its equal before")',
+            "    returned += [(number, n, x, x.tobytes()) for n, x in got.items()]",
+            'problems += [f"{n} of call {c} changed later" for c, n, x, bits in returned if x.tobytes() != bits]',
+            *VERDICT,
+        ]
+
+    def refusal(self) -> tuple[list[str], list[str]]:
+        """One call that is to be refused."""
+        due = self.case.refusal
+        assert due
+        return self._named(self.whole), [
+            "try:",
+            f"    {self.name}(**inputs, {_settings(self.case.attributes)})",
+            "except Exception as error:",
+            '    print(f"right: it refuses, with {type(error).__name__}: {error}")',
+            "    sys.exit(0)",
+            f'print("wrong: it computes, where {", ".join(due.names)} must be refused ({due.kind})")',
+            "sys.exit(1)",
+        ]
+
+    def _named(self, inputs: Mapping[str, Array]) -> list[str]:
+        return ["inputs = {", *(f'    "{name}": {self._array(array, name)},' for name, array in inputs.items()), "}"]
+
+    # Arrays
+
+    def _array(self, array: Array, port: str = "") -> str:
+        """An expression for an input, which is drawn again if its port is named."""
+        for text in (self._literal(array), self._drawn(array, port) if port else ""):
+            if text and self._gives(text, array):
+                return self._noted(text)
+        return self._packed(array)
+
+    def _noted(self, text: str) -> str:
+        """An expression; the helpers that it calls are needed."""
+        self.needs |= {helper for name, helpers in NEEDS.items() if name in text for helper in helpers}
+        return text
+
+    def _gives(self, text: str, array: Array) -> bool:
+        """Whether an expression gives the bits of an array, but for those of NaN."""
+        with np.errstate(all="ignore"):
+            got = np.asarray(eval(text, self.names))
+        if array.dtype == BF16 and got.dtype == np.uint16:
+            got = got.view(BF16)
+        if got.dtype != array.dtype or got.shape != array.shape:
+            return False
+        if array.dtype.kind in "iu":
+            return bool((got == array).all())
+        a, b = got.astype(np.float64), array.astype(np.float64)
+        same: Array = (a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)
+        return bool(same.all())
+
+    def _literal(self, array: Array) -> str:
+        """The numbers themselves, when they are few or all the same."""
+        if not array.size:
+            return f"np.zeros({array.shape}, {self._kind(array)})"
+        if array.size > 4 and len({value.tobytes() for value in array.ravel()[: WRITTEN + 1]}) == 1:
+            text = f"np.full({array.shape}, {_number(array.ravel()[0])}"
+        elif array.size > WRITTEN:
+            return ""
+        else:
+            text = f"np.array({_nested(array)}"
+        return f"narrow({text}))" if array.dtype == BF16 else f"{text}, {self._kind(array)})"
+
+    def _drawn(self, array: Array, name: str) -> str:
+        """The counter formula of a port: of the whole, or of the tokens of a call."""
+        port = self.operation.port[name]
+        spec = self.case.data.get(name, port.aim)
+        if port.type != "T" or not isinstance(spec, dict) or "inject" in spec or spec.get("aim", "bell") not in AIMS:
+            return ""
+        whole, cut = self.whole[name], ""
+        if array.shape != whole.shape:
+            edges = [edge for stream in self.case.streams for edge in spans(stream)]
+            cuts = [f"[:, {a}:{b}]" for a, b in edges if port.shape[1:2] == (self.operation.tokens,)
+                    and array.tobytes() == whole[:, a:b].tobytes()]  # fmt: skip
+            if not cuts:
+                return ""
+            cut = cuts[0]
+        text = self._aim(name, spec, whole.shape)
+        ignored = self._ignored(name)
+        if ignored.any():
+            values = {"mixed": "nan, TOP, -TOP", "nan": "nan", "huge": "TOP, -TOP", "zero": "0.0"}[self.case.poison]
+            text = f'ignore({text}, "{_pack(np.packbits(ignored))}", {values})'
+        return (f"narrow({text})" if self.type == BF16 else f"({text}).astype(T)") + cut
+
+    def _aim(self, name: str, spec: Mapping[str, Any], shape: tuple[int, ...]) -> str:
+        aim = str(spec.get("aim", "bell"))
+        known = list(inspect.signature(tensors.AIMS[aim]).parameters.values())[1:]
+        parameters = {one.name: one.default for one in known} | {k: v for k, v in spec.items() if k != "aim"}
+        sizes = ", ".join(map(str, shape))
+        start, other = (hex(tensors.start_of(self.case.seed, name, stream)) for stream in (0, 1))
+        values = {key: repr(value) for key, value in parameters.items()}
+        values |= {
+            "shape": repr(shape),
+            "unit": f"unit({start}, {sizes})",
+            "other_unit": f"unit({other}, {sizes})",
+            "bell": f"bell({start}, {sizes})",
+            "count": str(len(parameters.get("values", ()))),
+            "tiny": repr(tensors.smallest_normal(self.type)),
+        }
+        return AIMS[aim].format(**values).replace(" * 1.0 + 0.0", "").replace(" + 0.0", "")
+
+    def _ignored(self, name: str) -> Array:
+        """Mask over the first two axes of a port's elements that are not read."""
+        poisoned, zeroed = (
+            tensors.inputs_of(msgspec.structs.replace(self.case, poison=poison, change={}), self.operation)[name]
+            for poison in ("nan", "zero")
+        )
+        mask: Array = np.isnan(poisoned.astype(np.float64)) & ~np.isnan(zeroed.astype(np.float64))
+        return mask[..., 0] if mask.ndim > 2 and mask.size else mask
+
+    def _packed(self, array: Array) -> str:
+        sizes = ", ".join(map(str, array.shape))
+        return self._noted(f'unpack("{_pack(array)}", {self._kind(array)}, {sizes})')
+
+    def _kind(self, array: Array) -> str:
+        return "T" if array.dtype == self.type else _numpy(array.dtype)
+
+    # What is due
+
+    def _bits_differ(self, call: Made) -> bool:
+        """Whether the worst element is within its bound, and its bits are not those of the single call."""
+        worst = self.found.outcome.worst
+        if worst is None or worst.bound is not None:
+            return False
+        expected = self.operation.oracle(call.config.attributes, self.found.log.header.readings).expect(call.inputs)
+        _, bound = _flat(expected[worst.output])
+        shape = expected[worst.output].shape
+        return _within(worst.index, shape) and bool(bound[np.ravel_multi_index(worst.index, shape)] > 0)
+
+    def _due(self, call: Made, *, only_worst: bool = False) -> list[str]:
+        """A line for every output: shape, places, values and largest errors."""
+        expected = self.operation.oracle(call.config.attributes, self.found.log.header.readings).expect(call.inputs)
+        worst = self.found.outcome.worst
+        lines = []
+        for name in self.found.log.header.backend.outputs:
+            index = worst.index if worst and worst.output == name else ()
+            lines.append(f'    "{name}": {self._expected(expected[name], index, only=only_worst)},')
+        return lines
+
+    def _expected(self, expected: Expected, worst: tuple[int, ...], *, only: bool) -> str:
+        want, bound = _flat(expected, quality=self.found.outcome.status == "quality-warning")
+        at = _chosen(np.isfinite(bound).reshape(expected.shape), worst)
+        if only:
+            at = at[at == np.ravel_multi_index(worst, expected.shape)] if worst else at[:0]
+        values, limits = want[at], bound[at]
+        if at.size > WRITTEN:
+            return f"({expected.shape}, {', '.join(map(self._packed, (at, values, limits)))})"
+        short = [value if not limit else float(f"{value:.12g}") for value, limit in zip(values, limits, strict=True)]
+        shown = [float(f"{limit * (1 + 5e-5):.4g}") for limit in limits]  # rounded up
+        places = f"range({at.size})" if at.size > 4 and at[-1] == at.size - 1 else str(at.tolist())
+        return f"({expected.shape}, {places}, {_nested(np.array(short))}, {_nested(np.array(shown))})"
+
+
+def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
+    """Values and bounds of a whole output, flat: 0 for copies, infinite for what is not judged."""
+    want = np.zeros(expected.shape)
+    bound = np.full(expected.shape, np.inf)
+    for part in expected.parts:
+        limit = part.quality if quality else part.bound
+        want[part.index] = part.value.astype(np.float64)
+        bound[part.index] = 0.0 if limit is None else limit
+    return want.ravel(), bound.ravel()
+
+
+def _chosen(judged: Array, worst: tuple[int, ...]) -> Array:
+    """Places, in the flat output, of the elements to judge: around the worst one, and a spread over all others."""
+    places = np.flatnonzero(judged)
+    if len(places) <= JUDGED:
+        return places
+    spread = places[np.linspace(0, len(places) - 1, JUDGED - WRITTEN).astype(np.int64)]
+    if not _within(worst, judged.shape):
+        return spread
+    here = int(np.ravel_multi_index(worst, judged.shape))
+    return np.unique(np.concatenate([spread, places[abs(places - here) <= WRITTEN // 2]]))
+
+
+def _within(index: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an array of the shape has an element there."""
+    return len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True))
+
+
+def _together(lines: list[str], room: int) -> list[str]:
+    """Lines of a list, the shortest neighbours joined until there is room for them."""
+    first, *items, last = lines
+    while len(items) > 1 and len(items) + 2 > room:
+        i = min(range(len(items) - 1), key=lambda i: len(items[i]) + len(items[i + 1]))
+        items[i : i + 2] = [f"{items[i]} {items[i + 1].strip()}"]
+    return [first, *items, last]
+
+
+def _settings(attributes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_number(value)}" for name, value in attributes.items())
+
+
+def _short(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _number(value: Any) -> str:
+    """A number with as few digits as give it again in its type."""
+    if isinstance(value, np.generic) and value.dtype in (np.float32, np.float16, BF16):
+        short = float(str(value))
+        return repr(short if np.asarray(short).astype(value.dtype) == value else float(value))
+    return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def _nested(array: Array) -> str:
+    return f"[{', '.join(map(_nested, array))}]" if array.ndim else _number(array[()])
+
+
+def _numpy(dtype: np.dtype[Any]) -> str:
+    return "np.uint16" if dtype == BF16 else f"np.{dtype.name}"
+
+
+def _pack(array: Array) -> str:
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
+
+
+def _import(function: str, name: str) -> list[str]:
+    module, colon, attribute = function.rpartition(":")
+    path = Path(module)
+    stem = path.stem if module.endswith(".py") else module
+    if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in stem.split(".")):
+        raise UsageError(f"'{function}' names no function; write MODULE:NAME or FILE.py:NAME")
+    folder = [f"sys.path.insert(0, {str(path.resolve().parent)!r})"] if module.endswith(".py") else []
+    return [*folder, f"from {stem} import {attribute} as {name}"]

@@ -1,0 +1,1 @@
+"""Generated cases: how they are drawn, run and counted."""

@@ -1,0 +1,1 @@
+"""Runs a case on a backend and judges what comes back."""

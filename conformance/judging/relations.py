@@ -1,0 +1,301 @@
+"""Relations between calls that need no reference: what one answer says of another.
+
+A second call is made from the inputs of the single call; what it must answer follows from the single call alone.
+Copies, and whatever the contract says has no effect, are compared bit for bit; computed elements within the bounds of
+both answers, since a conforming implementation may round differently for another batch, split or session. The ports
+and outputs that a relation speaks of are data of the operation.
+
+Some relations rewrite the single call; several of these are put as one question, and one by one when its answer is
+wrong. The others are procedures of several calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from conformance.backends.protocol import Session, Unsupported
+from conformance.errors import Lost
+from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop, spans
+from conformance.judging.rewritings import EXACT, REWRITINGS, ROUNDED, Question, exactly_scaled, times
+from conformance.judging.scene import Expectation, Inapplicable, Scene, fitted, own
+from conformance.library.reading import random_partition
+from conformance.spec import tensors
+from conformance.spec.case import Case
+from conformance.spec.operation import Relation
+from reference.expected import Part
+
+T = TypeVar("T")
+
+
+def check(names: Sequence[str], engine: Engine, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+    """Check relations of the single call `whole`, answered by `single` and judged already.
+
+    Every further answer is judged against what the single call's expectation says of it. Raises `Stop` for the first
+    relation that does not hold; those that cannot be checked are noted in `run.skipped` with the reason.
+    """
+    _check(Scene(engine, run, session, whole, single), names)
+
+
+class RelationsOnly(Engine):
+    """An engine that never compares with a reference's values, only answers with each other.
+
+    Of the reference it takes which elements are specified, their bounds and shapes.
+    """
+
+    def _calls(self, run: Run, session: Session) -> None:
+        whole = self.inputs(run.case)
+        run.where = "single call"
+        single = self.call(run, session, whole, self.oracle(run.case).expect(whole), check=False)
+        scene = Scene(self, run, session, whole, single, free=True)
+        for name, expected in single.expected.items():
+            scene.judge(replace(expected, parts=()), single.got, name, self.operation.output[name].shape_clause)
+        _check(scene, run.case.relations or tuple(self.operation.relation))
+        again = self.call(run, session, whole, single.expected, check=False)
+        self.same(run, again, single, "PLG-1", "the same call gives other bits the second time")
+        self._unchanged(run)
+
+
+def _check(scene: Scene, names: Sequence[str]) -> None:
+    relations = [scene.operation.relation[name] for name in names]
+    done: set[str] = set()
+    for relation in relations:
+        if relation.name in done:
+            continue
+        several = [relation]
+        for kinds in (ROUNDED, EXACT):
+            if relation.kind in kinds and not scene.wants_bits(relation):
+                several = [one for one in relations if one.kind in kinds and not scene.wants_bits(one)]
+        done.update(one.name for one in several)
+        if len(several) > 1:
+            _check_together(scene, several)
+        else:
+            _noted(scene, relation, _check_one)
+
+
+def _noted(scene: Scene, relation: Relation, step: Callable[..., T], *arguments: Any) -> T | None:
+    """Do a step for a relation; where that is not possible, note why and give None."""
+    scene.begin(relation)
+    try:
+        scene.applies(relation)
+        return step(scene, relation, *arguments)
+    except (Inapplicable, Unsupported) as reason:
+        scene.run.skipped[relation.name] = str(reason)
+        return None
+
+
+def _check_together(scene: Scene, relations: Sequence[Relation]) -> None:
+    """Put one question for several relations; when its answer is wrong, one for each, to tell which it is."""
+    question = Question(scene.case, scene.whole)
+    asked = []
+    for relation in relations:
+        rewritten = _noted(scene, relation, REWRITINGS[relation.kind], question)
+        if rewritten:
+            question = rewritten
+            asked.append(relation)
+    where = scene.run.where = f"relations {', '.join(relation.name for relation in asked)} together"
+    failure: Exception | None = None
+    if len(asked) > 1:
+        try:
+            _ask(scene, asked[0], question)
+            if not any(relation.name == scene.engine.doubted for relation in asked):
+                return
+        except Lost:
+            raise
+        except Exception as error:
+            failure = error
+    for relation in asked:
+        _noted(scene, relation, _check_one)
+    if failure and not isinstance(failure, Unsupported):
+        scene.run.where = where
+        raise failure
+
+
+def _check_one(scene: Scene, relation: Relation) -> None:
+    if relation.kind in PROCEDURES:
+        PROCEDURES[relation.kind](scene, relation)
+        return
+    question = REWRITINGS[relation.kind](scene, relation, Question(scene.case, scene.whole))
+    where = scene.run.where = scene.run.where + question.says
+    try:
+        _ask(scene, relation, question)
+    except Stop:
+        for port, clause in relation.blames.items():
+            scene.run.where = f"{where}, {port}"
+            if question.inputs[port] is not scene.whole[port]:
+                only = replace(question, inputs={**scene.whole, port: question.inputs[port]})
+                _ask(scene, msgspec.structs.replace(relation, clause=clause), only)
+        scene.run.where = where
+        raise
+
+
+def _ask(scene: Scene, relation: Relation, question: Question) -> None:
+    """Put a question and hold its answer against what follows from the single call."""
+    if question.case.length_type == scene.case.length_type:
+        _answer(scene, relation, question, scene.session)
+        return
+    session = scene.other_session(question.case)
+    with _dropped_after_failure(scene, question.case):
+        _answer(scene, relation, question, session)
+
+
+@contextmanager
+def _dropped_after_failure(scene: Scene, case: Case) -> Iterator[None]:
+    """Nothing is known of a session that failed: it is not used again."""
+    try:
+        yield
+    except Exception:
+        scene.engine.drop(case)
+        raise
+
+
+def _answer(scene: Scene, relation: Relation, question: Question, session: Session) -> None:
+    got = scene.ask(question.inputs, session)
+    if relation.kind in EXACT:
+        scene.same(relation, got, question.kept)
+        return
+    shapes = scene.shapes(question.case, question.inputs)
+
+    def follow(expected: Expectation) -> Expectation:
+        for step in question.steps:
+            expected = step(expected)
+        return fitted(expected, shapes)
+
+    scene.follows(relation, got, follow)
+
+
+# Procedures: each takes the scene and the relation
+
+
+def scaled(scene: Scene, relation: Relation) -> None:
+    """Ports times a power of two; computed elements change by a power of it, copies by the factor or not at all."""
+    factor, ports = exactly_scaled(scene, relation)
+    scene.run.where += f", factor {factor:g}"
+    inputs = {**scene.whole, **ports}
+    got = scene.ask(inputs)
+    expected = scene.engine.oracle(scene.case).expect(inputs)
+    change = factor**relation.computed
+    for name, one in scene.own.items():
+        parts = []
+        for mine, theirs in zip(one.parts, expected[name].parts, strict=True):
+            if mine.bound is None or theirs.bound is None:
+                # With a reference the copies are judged below, whatever the reading says of rows that are not in use.
+                if scene.free:
+                    parts.append(times(mine, factor if name in relation.copied else 1.0))
+            else:
+                bound = mine.bound / 2 * change + theirs.bound
+                bound[~np.isfinite(mine.value)] = np.inf
+                parts.append(replace(mine, value=mine.value * change, bound=bound, quality=bound))
+        scene.judge(replace(one, parts=tuple(parts)), got, name, relation.clause)
+        if not scene.free:
+            scene.judge(expected[name], got, name, relation.clause)
+
+
+def neutral(scene: Scene, relation: Relation) -> None:
+    """A feature with values that do nothing, next to the feature switched off."""
+    for feature in relation.features:
+        if feature not in scene.engine.info.features:
+            raise Inapplicable(f"{scene.engine.info.name} does not declare the feature '{feature}'")
+    on, off = dict(scene.whole), dict(scene.whole)
+    for name, values in relation.values.items():
+        array, mask = scene.whole[name], scene.read(name)
+        if not scene.is_on(name):
+            raise Inapplicable(f"{name} has a shape of its own")
+        neutral = np.repeat(np.array(values), array.shape[-1] // len(values)).astype(array.dtype)
+        on[name] = np.broadcast_to(neutral, array.shape).copy()
+        if mask is not None:
+            on[name][~mask] = array[~mask]
+        off[name] = np.zeros((0,), dtype=array.dtype)
+    disabled = tuple(sorted({*scene.case.disabled, *relation.features}))
+    case = msgspec.structs.replace(scene.case, disabled=disabled)
+    session = scene.other_session(case)
+    expected = scene.engine.oracle(scene.case).expect(on)
+    with_it = scene.ask(on)
+    if not scene.free:
+        for name, one in expected.items():
+            scene.judge(one, with_it, name, relation.clause)
+    with _dropped_after_failure(scene, case):
+        without = scene.ask(off, session)
+        for output in scene.operation.outputs:
+            if output.name in scene.engine.info.outputs and output.feature not in relation.features:
+                one = expected[output.name]
+                parts = tuple(_finite(own(part, with_it[output.name])) for part in one.parts)
+                scene.judge(replace(one, parts=parts), without, output.name, relation.clause)
+
+
+def _finite(part: Part) -> Part:
+    """A part in which only finite elements are compared: nothing can be said of zero times infinity."""
+    if part.bound is None:
+        return part
+    bound = np.where(np.isfinite(part.value), part.bound, np.inf)
+    return replace(part, bound=bound, quality=bound)
+
+
+def split(scene: Scene, relation: Relation) -> None:
+    """The tokens in several calls: in the case's own streams, or in one that is drawn."""
+    streams = scene.case.streams
+    if streams and not scene.free:
+        raise Inapplicable("the streams of the case are run and judged call by call")
+    if not streams:
+        _needs_tokens(scene, 1)
+        streams = (random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16)),)
+    _needs_state(scene)
+    where = scene.run.where
+    for stream in streams:
+        carried: Inputs = {}
+        got: Mapping[str, Array] = scene.single.got
+        for start, end in spans(stream):
+            scene.run.where = f"{where} {'+'.join(map(str, stream))}, {end} tokens"
+            got = _step(scene, scene.whole, start, end, carried)
+            carried = _carry(scene, got)
+        scene.follows(relation, got)
+
+
+def rewind(scene: Scene, relation: Relation) -> None:
+    """A state is kept, other tokens follow it and are dropped; the right ones, from the kept state, count."""
+    _needs_tokens(scene, 2)
+    _needs_state(scene)
+    kept = 1 + scene.below(scene.L - 1)
+    drafted = kept + 1 + scene.below(scene.L - kept)
+    scene.run.where += f", kept after {kept} tokens, {drafted - kept} dropped"
+    carried = _carry(scene, _step(scene, scene.whole, 0, kept, {}))
+    drafts = dict(scene.whole)
+    for port in scene.operation.ports:
+        array = drafts[port.name]
+        if scene.operation.tokens in port.shape and scene.is_on(port.name):
+            drafts[port.name] = np.ascontiguousarray(np.flip(array, axis=port.shape.index(scene.operation.tokens)))
+    _step(scene, drafts, kept, drafted, carried)
+    scene.follows(relation, _step(scene, scene.whole, kept, scene.L, carried))
+
+
+def _needs_tokens(scene: Scene, least: int) -> None:
+    tokens = scene.L
+    if tokens < least:
+        raise Inapplicable("there are too few new tokens")
+
+
+def _needs_state(scene: Scene) -> None:
+    missing = [name for name in scene.operation.carried.values() if name not in scene.engine.info.outputs]
+    if missing:
+        raise Inapplicable(f"{scene.engine.info.name} does not return {', '.join(missing)}")
+
+
+def _step(scene: Scene, whole: Inputs, start: int, end: int, carried: Inputs) -> Mapping[str, Array]:
+    return scene.ask(tensors.call_inputs(whole, scene.case, scene.operation, start, end, carried))
+
+
+def _carry(scene: Scene, got: Mapping[str, Array]) -> Inputs:
+    return {port: got[output].copy() for port, output in scene.operation.carried.items()}
+
+
+PROCEDURES: Mapping[str, Callable[[Scene, Relation], None]] = {
+    "scaled": scaled,
+    "neutral": neutral,
+    "split": split,
+    "rewind": rewind,
+}

@@ -1,0 +1,1 @@
+"""The case library: YAML files in, concrete cases out."""

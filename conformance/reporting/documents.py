@@ -1,0 +1,195 @@
+"""Pages of the documentation that follow from data: the contract with its cases, and the schema of the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from conformance.library.reading import Library
+from conformance.record.log import json_schema
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation, RefusalRule
+
+GROUNDS = {
+    "D": "documented on the operation's public page",
+    "P": "in its public predecessor drafts",
+    "M": "done by the published model's code",
+    "I": "implied by the others",
+    "C": "this project's choice",
+}
+GENERATED = "<!-- Written by `qsa-conformance docs` from operation.yaml and the case library; edit those. -->"
+
+
+def documents(library: Library) -> dict[str, str]:
+    """File name below docs/ to content, of every page that is generated."""
+    return {
+        "contract.md": contract(library),
+        "log.schema.json": json.dumps(log_schema(), indent=2, ensure_ascii=False) + "\n",
+    }
+
+
+def outdated(library: Library, folder: Path) -> list[str]:
+    """The generated pages of a folder that are not what they would be now."""
+    pages = documents(library)
+    return [
+        name
+        for name, text in pages.items()
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
+    ]
+
+
+def log_schema() -> Mapping[str, object]:
+    """The JSON Schema of one line of a log."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of a log of qsa-conformance",
+        **json_schema(),
+    }
+
+
+def contract(library: Library) -> str:
+    """The contract as a Markdown page, every clause with the cases that cite it."""
+    operation = library.operation
+    lines = [
+        GENERATED,
+        "",
+        f"# The contract of {operation.operation}, version {operation.contract}",
+        "",
+        operation.says,
+        "",
+        f"The operation's public page is <{operation.page}>. What it leaves open is decided here; every clause says on "
+        "what ground, and what can be read in another way can be switched (`--reading`).",
+        "",
+        *_symbols(operation),
+        *_ports(operation),
+        *_clauses(library),
+        *_readings(operation),
+        *_relations(operation),
+        *_refusals(operation),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return [tabulate(cells, heads, tablefmt="github", disable_numparse=True), ""]
+
+
+def _symbols(operation: Operation) -> list[str]:
+    scalars = [(f"`{a.symbol}`", f"attribute `{name}`: {a.says}") for name, a in operation.attributes.items()]
+    scalars += [(f"`{name}`", dim.says) for name, dim in operation.dims.items()]
+    each = [("`S`", f"valid tokens, from `{operation.lengths}`")]
+    each += [(f"`{name}`", f"{s.says}: `{s.expression}`") for name, s in operation.symbols.items()]
+    each += [(f"`{name}`", f"{s.says}: `{s.expression}`") for name, s in operation.totals.items()]
+    return [
+        "## Symbols",
+        "",
+        "Of a call:",
+        "",
+        *_table(["symbol", "meaning"], scalars),
+        "Of a sequence in it; `//` divides and rounds down, `top(x)` is the largest x of all sequences, 0 when there "
+        "is none:",
+        "",
+        *_table(["symbol", "meaning"], each),
+    ]
+
+
+def _ports(operation: Operation) -> list[str]:
+    def shape(sizes: Sequence[object], feature: str) -> str:
+        return f"`[{', '.join(map(str, sizes))}]`" + (f", empty without {feature}" if feature else "")
+
+    ports = [
+        (i, f"`{p.name}`", shape(p.shape, p.feature), p.type, p.says, f"`{p.reads}`" if p.reads else "all")
+        for i, p in enumerate(operation.ports)
+    ]
+    outputs = [
+        (i, f"`{o.name}`", shape(o.shape, o.feature), o.type, o.says, f"`{o.feeds}`")
+        for i, o in enumerate(operation.outputs)
+    ]
+    attributes = [
+        (f"`{name}`", f"{a.type}, at least {a.least:g}", f"{a.default:g}", a.says)
+        for name, a in operation.attributes.items()
+    ]
+    features = [(name, f.says, f.off or "cannot be switched off") for name, f in operation.features.items()]
+    return [
+        "## Inputs, outputs, attributes",
+        "",
+        "T is one of f32, f16 and bf16, the same for all ports; I is i32 or i64. Elements that are not read may hold "
+        "anything, NaN included. An output feeds the input beside it in the next call of a stream.",
+        "",
+        *_table(["", "input", "shape", "type", "", "read where"], ports),
+        *_table(["", "output", "shape", "type", "", "feeds"], outputs),
+        *_table(["attribute", "value", "where a case gives none", ""], attributes),
+        *_table(["feature", "", "off when"], features),
+    ]
+
+
+def _clauses(library: Library) -> Iterator[str]:
+    operation = library.operation
+    yield from ["## Clauses", ""]
+    for group, title in operation.groups.items():
+        yield from [f"### {group}: {title}", ""]
+        for clause in operation.clauses:
+            if clause.group != group:
+                continue
+            ground = ", ".join(GROUNDS.get(letter, letter) for letter in clause.ground)
+            yield from [f"#### {clause.id}", "", clause.says, "", f"*{clause.level}; {ground}*", ""]
+            cases = [case for case in library.cases if clause.id in case.clauses]
+            yield from [f"Cases, {len(cases)}: {', '.join(_links(cases)) or 'none'}", ""]
+
+
+def _links(cases: Sequence[Case]) -> Iterator[str]:
+    """A link for every written case, with the number of cases it was expanded into."""
+    written: dict[str, list[Case]] = {}
+    for case in cases:
+        written.setdefault(case.id.partition("[")[0], []).append(case)
+    for name, expanded in written.items():
+        path, _, line = expanded[0].place.rpartition(":")
+        many = f" ({len(expanded)})" if len(expanded) > 1 else ""
+        yield f"[{name}](../{path}#L{line}){many}"
+
+
+def _readings(operation: Operation) -> list[str]:
+    rows = [
+        (f"`{reading.name}`", reading.says, f"`{reading.default}`",
+         "; ".join(f"`{name}`: {says}" for name, says in reading.alternatives.items()))
+        for reading in operation.readings
+    ]  # fmt: skip
+    return [
+        "## Readings that can be switched",
+        "",
+        *_table(["reading", "", "default", "alternatives"], rows),
+    ]
+
+
+def _relations(operation: Operation) -> list[str]:
+    rows = [(f"`{r.name}`", r.clause, r.says) for r in operation.relations]
+    return ["## Relations between calls", "", *_table(["relation", "clause", ""], rows)] if rows else []
+
+
+def _refusals(operation: Operation) -> list[str]:
+    rows = [
+        (f"`{r.id}`", r.clause, r.kind, r.phase, ", ".join(f"`{name}`" for name in r.names), _spoilt(r))
+        for r in operation.refusals
+    ]
+    return [
+        "## Refusals",
+        "",
+        "One broken rule each: the kind, the phase and one of the names are what a refusal has to give. The type "
+        "`other` is an element type that the rest of the case does not have.",
+        "",
+        *_table(["rule", "clause", "kind", "phase", "names", "broken by"], rows),
+    ]
+
+
+def _spoilt(rule: RefusalRule) -> str:
+    parts = [f"{name} = {value:g}" for name, values in rule.attributes.items() for value in values]
+    parts += [
+        f"{name} of shape [{', '.join(map(str, shape))}]" for name, shapes in rule.shapes.items() for shape in shapes
+    ]
+    parts += [f"{name} of type {kind}" for name, kinds in rule.types.items() for kind in kinds]
+    parts += [f"lengths of {value}" for value in rule.lengths]
+    return "; ".join(parts)

@@ -1,0 +1,1 @@
+"""Where and how cases are run: here, in workers, from a log."""

@@ -1,0 +1,171 @@
+"""One run: a backend, the chosen cases, a log. The CLI and the tests call this."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from conformance import __version__
+from conformance.backends.connect import connect
+from conformance.backends.protocol import Backend, BackendInfo, Unsupported
+from conformance.errors import BackendError
+from conformance.judging.engine import Engine, Outcome
+from conformance.library.reading import Library
+from conformance.record.environment import environment
+from conformance.record.expectations import Expectations, assess
+from conformance.record.log import (
+    SCHEMA,
+    BackendRecord,
+    CaseRecord,
+    Footer,
+    Header,
+    Log,
+    LogWriter,
+    ResultRecord,
+    count,
+    verdict,
+)
+from conformance.running.process import Limits
+from conformance.spec.case import Case, summary
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run. `complete` says that it is the whole library, by which alone conformance can be said."""
+
+    connect: str
+    cases: tuple[Case, ...]
+    complete: bool
+    filters: Mapping[str, str] = field(default_factory=dict)
+    readings: Mapping[str, str] = field(default_factory=dict)
+    expectations: Expectations | None = None
+
+
+def usable(text: str, limits: Limits | None = None) -> tuple[Backend, BackendInfo]:
+    """A backend and its description. Raises `BackendError` or `Unsupported`."""
+    backend = connect(text, limits)
+    try:
+        info = backend.describe()
+    except (BackendError, Unsupported):
+        raise
+    except Exception as error:
+        raise BackendError(f"'{text}': describe() raises {type(error).__name__}: {error}") from error
+    if not isinstance(info, BackendInfo):
+        raise BackendError(f"'{text}': describe() returns a {type(info).__name__}, not a BackendInfo")
+    return backend, info
+
+
+def header(
+    plan: Plan,
+    library: Library,
+    info: BackendInfo,
+    *,
+    more: Mapping[str, str] | None = None,
+    seed: int | None = None,
+    shard: str = "",
+) -> Header:
+    """The first line of a run's log; `more` is what a backend says of its own environment."""
+    fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
+    return Header(
+        schema=SCHEMA,
+        suite=__version__,
+        operation=library.operation.operation,
+        contract=library.operation.contract,
+        library=library.digest,
+        cases=len(plan.cases),
+        complete=plan.complete,
+        backend=BackendRecord(connect=plan.connect, **fields),
+        environment=environment() | dict(more or {}),
+        argv=tuple(sys.argv[1:]),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        filters=dict(plan.filters),
+        readings=dict(plan.readings),
+        seed=seed,
+        shard=shard,
+    )
+
+
+def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) -> Iterator[Outcome]:
+    """Run the cases in this process, one after the other."""
+    engine = Engine(library.operation, backend, plan.readings, info)
+    try:
+        for case in plan.cases:
+            yield run_case(engine, case)
+    finally:
+        engine.close()
+        getattr(backend, "close", bool)()
+
+
+def run_case(engine: Engine, case: Case) -> Outcome:
+    """The outcome of a case, with what a plug-in printed when it did not pass."""
+    outcome = engine.run(case)
+    printed = getattr(engine.backend, "stderr", str)()
+    if outcome.status in ("fail", "error") and printed and not outcome.stderr:
+        outcome = msgspec.structs.replace(outcome, stderr=printed)
+    return outcome
+
+
+def execute(
+    plan: Plan,
+    library: Library,
+    info: BackendInfo,
+    results: Iterable[Outcome],
+    path: Path | None = None,
+    *,
+    more: Mapping[str, str] | None = None,
+    on_result: Callable[[Outcome], None] | None = None,
+    explain: Callable[[Sequence[Outcome]], Mapping[str, str]] | None = None,
+    earlier: Log | None = None,
+) -> Log:
+    """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
+
+    `explain` says what failures look like, by case, once all have been run. `earlier` is
+    what an interrupted run left in the same file; the results are those of the other cases of the plan.
+    """
+    cases = {case.id: case for case in plan.cases}
+    started = time.perf_counter()
+    head = header(plan, library, info, more=more)
+    case_records = dict(earlier.cases) if earlier else {}
+    result_records = dict(earlier.results) if earlier else {}
+    spent = sum(record.outcome.seconds for record in result_records.values())
+    footer: Footer | None = None
+    with LogWriter(path, append=earlier is not None) as writer:
+        writer.write(head)
+        try:
+            for outcome in results:
+                case = cases[outcome.case]
+                record = CaseRecord(outcome.digest, summary(case, library.operation), case)
+                result = ResultRecord(outcome)
+                writer.write(record)
+                writer.write(result)
+                case_records[case.id], result_records[case.id] = record, result
+                if on_result:
+                    on_result(outcome)
+            for name, text in explain(_failures(result_records)).items() if explain else ():
+                result_records[name] = ResultRecord(result_records[name].outcome, text)
+                writer.write(result_records[name])
+        except KeyboardInterrupt:
+            pass
+        done = [record.outcome for record in result_records.values()]
+        if len(done) == len(cases):
+            counts = count(done)
+            assessment = assess(plan.expectations, done) if plan.expectations else None
+            footer = Footer(
+                counts=counts,
+                verdicts=sum(outcome.verdicts for outcome in done),
+                seconds=time.perf_counter() - started + spent,
+                verdict=verdict(counts, complete=plan.complete, assessment=assessment),
+                expectations=assessment,
+            )
+            writer.write(footer)
+    return Log(str(path or ""), head, case_records, result_records, (), footer)
+
+
+def _failures(results: Mapping[str, ResultRecord]) -> list[Outcome]:
+    return [record.outcome for record in results.values() if record.outcome.status in ("fail", "error")]

@@ -1,0 +1,1 @@
+"""What an operation and a case are: data, expressions, tensors and geometry."""

@@ -1,0 +1,1 @@
+"""How fast an implementation is against the machine's memory bandwidth."""

@@ -1,0 +1,456 @@
+"""Times of conformant backends, taken side by side: what they are, how sure that is, and when it cannot be told.
+
+All that is compared is run in turn, one sample each, over and over (copy A B, copy A B, ...), so that a machine that
+becomes slower does so for all of them. What the machine can do is measured in the same turns: a plain copy of the
+call's largest input, by as many threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported
+from conformance.errors import UsageError
+from conformance.library.reading import Library
+from conformance.library.selection import select
+from conformance.record.log import Log, PerfRecord
+from conformance.reporting.table import verdict_of
+from conformance.running.run import Plan, execute, outcomes, usable
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation
+from conformance.timing import workloads
+from conformance.timing.statistics import growth, interquartile, mann_whitney, median_interval
+from conformance.timing.workloads import Workload
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Inputs = Mapping[str, Array]
+Call = Callable[[], object]
+Clock = Callable[[], float]
+
+SAMPLE = 1e-3  # seconds that one sample takes at least: shorter calls are repeated within it
+MOST_REPEATS = 10_000
+LEAST_ROUNDS = 8  # fewer samples have no 99 % interval of their median
+FEW_ROUNDS = 3  # made in any case; the others only within OVERTIME times the budget
+MOST_ROUNDS = 2_000
+OVERTIME = 4
+SIGNIFICANT = 0.01  # p below which two backends are said to differ
+NOISE = 0.25  # interquartile range over median beyond which a number is not told
+DRIFT = 0.20  # change of the copy's speed from the first third of the rounds to the last, likewise
+LEAST_COPY = 1 << 20  # bytes; the time of a smaller copy is mostly that of starting it
+SHARE_OF_THREAD = 1 << 20  # bytes; a copy gives no thread less than that
+
+
+class Refused(Exception):  # noqa: N818  an answer: the backend is not timed
+    """A backend that is not conformant."""
+
+
+# Who may be timed
+
+
+def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) -> Log:
+    """The log by which a backend is conformant: one of `logs`, else a quick run of the library in this process.
+
+    Raises `Refused` when it is not, `BackendError` and `Unsupported` as connecting does, `UsageError` for a log that
+    is of another library or not complete.
+    """
+    given = next((log for log in logs if log.header.backend.connect == connect), None)
+    if given:
+        if given.header.library != library.digest or given.header.readings:
+            what = "under switched readings" if given.header.readings else "with another library"
+            raise UsageError(f"{given.path} is of a run {what}; run `qsa-conformance run -b {connect}` again")
+        verdict = verdict_of(given)
+        if verdict == "INCOMPLETE":
+            raise UsageError(f"{given.path} is not of a complete run; it cannot tell that {connect} is conformant")
+        if verdict != "CONFORMANT":
+            raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
+        return given
+    backend, info = usable(connect)
+    plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"})
+    log = execute(plan, library, info, outcomes(plan, library, backend, info))
+    if verdict_of(log) == "NOT CONFORMANT":
+        wrong = [o for o in log.outcomes if o.status in ("fail", "error")]
+        first = f"{wrong[0].case}, {wrong[0].clause}: {wrong[0].reason}" if wrong else "it passes no case"
+        raise Refused(f"{connect} is not timed: it is not conformant ({len(wrong)} cases of a quick run fail; {first})")
+    if log.footer is None:
+        raise KeyboardInterrupt
+    return log
+
+
+# What is timed
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A backend, or a part of one that it offers for timing."""
+
+    name: str
+    connect: str
+    prepare: Callable[[OperationConfig], Session]
+    info: BackendInfo
+    part: bool = False
+    moves: bool = True  # whether it moves the bytes that the operation must move
+
+
+def copy_of(backends: Sequence[Backend], threads: int) -> Callable[[Array, Array], object] | None:
+    """A copy by threads that are there already, from the first backend with `plain_copy(threads)`; None without one."""
+    offered = next((offer for one in backends if (offer := getattr(one, "plain_copy", None))), None)
+    return offered(threads) if offered else None
+
+
+def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, list[Contender]]]:
+    """Every backend with its parts: those it returns from `timing_targets(threads)`, where it has that method.
+
+    A part has `name`, `prepare` as a backend has it, and `moves`: whether it moves what the operation must move. Its
+    sessions may have `bind(inputs)`, which makes a call ready to be timed.
+    """
+    found = []
+    for connect in connects:
+        backend, info = usable(connect)
+        all_of = [Contender(connect, connect, backend.prepare, info)]
+        offered = getattr(backend, "timing_targets", None)
+        for part in offered(threads) if offered else ():
+            all_of.append(
+                Contender(f"{connect}, {part.name}", connect, part.prepare, info, part=True, moves=part.moves)
+            )
+        found.append((backend, all_of))
+    return found
+
+
+def config_of(case: Case) -> OperationConfig:
+    """The configuration a workload is prepared with."""
+    return OperationConfig(
+        case.operation, dict(case.attributes), case.element_type, case.length_type, frozenset(case.disabled)
+    )
+
+
+def call_of(session: Session, calls: Sequence[Inputs], operation: Operation) -> Call:
+    """What is timed: one call, or a stream's calls one after the other, each with the outputs of the one before."""
+    bind = getattr(session, "bind", None)
+    if len(calls) == 1:
+        bound: Call = bind(calls[0]) if bind else lambda: session.run(calls[0])
+        return bound
+
+    def stream() -> object:
+        outputs: Mapping[str, Array] = {}
+        for inputs in calls:
+            carried = {port: outputs[name] for port, name in operation.carried.items()} if outputs else {}
+            outputs = session.run({**inputs, **carried})
+        return outputs
+
+    return stream
+
+
+class Copier:
+    """A plain copy of an array by a number of threads, each its share; `by` copies in NumPy's place (to, source)."""
+
+    def __init__(self, source: Array, threads: int, by: Callable[[Array, Array], object] | None = None) -> None:
+        flat = source.reshape(-1).view(np.uint8)
+        self.bytes = 2 * flat.nbytes  # read and written
+        count = 1 if by else max(1, min(threads, flat.nbytes // SHARE_OF_THREAD))
+        edges = [flat.nbytes * i // count for i in range(count + 1)]
+        target = np.zeros_like(flat)
+        self._copy: Callable[[Array, Array], object] = by or np.copyto
+        self._parts = [(target[a:b], flat[a:b]) for a, b in itertools.pairwise(edges)]
+        self._pool = ThreadPoolExecutor(count - 1) if count > 1 else None
+
+    def __call__(self) -> None:
+        waiting = [self._pool.submit(self._copy, *part) for part in self._parts[1:]] if self._pool else []
+        self._copy(*self._parts[0])
+        for one in waiting:
+            one.result()
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown()
+
+
+# Timing
+
+
+def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.perf_counter) -> list[list[float]]:
+    """Seconds of a call of every target, one sample a round, the targets in turn.
+
+    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A call that is
+    not counted comes before every sample: whoever ran before, the caches are then as the target itself leaves them.
+    There are at least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
+    """
+    repeats = [_repeats(target, clock) for target in targets]
+    samples: list[list[float]] = [[] for _ in targets]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        begin, rounds = clock(), 0
+        while rounds < MOST_ROUNDS:
+            spent = clock() - begin
+            if rounds >= LEAST_ROUNDS and spent >= seconds:
+                break
+            if rounds >= FEW_ROUNDS and spent >= seconds * OVERTIME:
+                break
+            for target, count, times in zip(targets, repeats, samples, strict=True):
+                target()
+                start = clock()
+                for _ in range(count):
+                    target()
+                times.append((clock() - start) / count)
+            rounds += 1
+    finally:
+        if collecting:
+            gc.enable()
+    return samples
+
+
+def _repeats(target: Call, clock: Clock) -> int:
+    target()
+    count = 1
+    while count < MOST_REPEATS:
+        start = clock()
+        for _ in range(count):
+            target()
+        spent = clock() - start
+        if spent >= SAMPLE / 2:
+            return max(1, min(MOST_REPEATS, math.ceil(count * SAMPLE / spent)))
+        count *= 4
+    return MOST_REPEATS
+
+
+def peak_of(call: Call) -> int | None:
+    """Bytes of resident memory at their highest during a call, above what the process held; None where unknown.
+
+    Linux tells by VmHWM, once it was set back through /proc/self/clear_refs. Memory that the process had freed and
+    not given back is used first, and does not show.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+    except (OSError, KeyError):
+        call()
+        return None
+    call()
+    try:
+        return max(0, _status("VmHWM") - before)
+    except (OSError, KeyError):
+        return None
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if not found:
+        raise KeyError(name)
+    return int(found[1]) * 1024
+
+
+@contextmanager
+def limited_to(threads: int | None) -> Iterator[int]:
+    """This process on as many of its CPUs, which runtimes take as the number of their threads; gives that number.
+
+    Raises `UsageError` when there are fewer, or when the system cannot do it.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        if threads is not None:
+            raise UsageError("--threads needs a system that can bind a process to CPUs")
+        yield os.cpu_count() or 1
+        return
+    allowed = os.sched_getaffinity(0)
+    if threads is None:
+        yield len(allowed)
+        return
+    if threads > len(allowed):
+        raise UsageError(f"--threads {threads}: this process may use {len(allowed)} CPUs")
+    os.sched_setaffinity(0, sorted(allowed)[:threads])
+    try:
+        yield threads
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+# Results
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One contender on one workload: samples, or why there are none."""
+
+    contender: Contender
+    samples: Sequence[float] = ()
+    peak: int | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a number is not told, as shares."""
+
+    noise: float = NOISE
+    drift: float = DRIFT
+
+
+@dataclass
+class Bench:
+    """Times workloads on contenders and turns the times into records, by connect string."""
+
+    operation: Operation
+    contenders: Sequence[Contender]
+    threads: int
+    seconds: float
+    limits: Limits = field(default_factory=Limits)
+    clock: Clock = time.perf_counter
+    copy: Callable[[Array, Array], object] | None = None  # instead of NumPy's, as `copy_of` gives it
+    _medians: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
+
+    def records(self, chosen: Sequence[Workload]) -> Iterator[tuple[Contender, PerfRecord]]:
+        """A record of every contender for every workload, as they come; the last of a series tells its growth."""
+        last = {workload.series: workload.id for workload in chosen if workload.series}
+        for workload in chosen:
+            timed, copy, copied = self.measure(workload)
+            numbers = self.tell(workload, timed, copy, copied)
+            for one, (told, says) in zip(timed, numbers, strict=True):
+                if workload.series:
+                    points = self._medians.setdefault((workload.series, one.contender.name), [])
+                    if isinstance(told.get("median_s"), float):
+                        points.append((workload.case.dims[self.operation.tokens], float(told["median_s"] or 0)))
+                    told |= _growth(points) if last[workload.series] == workload.id else {}
+                yield one.contender, PerfRecord(workload.id, told, says)
+
+    def measure(self, workload: Workload) -> tuple[list[Timed], list[float], int]:
+        """The samples of every contender, and those of the plain copy with the bytes that it moves."""
+        case, operation = workload.case, self.operation
+        whole = workloads.inputs_of(case, operation)
+        calls = _calls(whole, case, operation)
+        copier = Copier(max(whole.values(), key=lambda array: array.nbytes), self.threads, self.copy)
+        sessions: list[Session] = []
+        ready: list[tuple[int, Call]] = []
+        timed: list[Timed] = []
+        try:
+            for contender in self.contenders:
+                if contender.part and len(calls) > 1:
+                    continue  # its outputs are nothing to go on with
+                try:
+                    if case.element_type not in contender.info.element_types:
+                        raise Unsupported(case.element_type, f"{contender.name} does not take it")
+                    session = contender.prepare(config_of(case))
+                    sessions.append(session)
+                    call = call_of(session, calls, operation)
+                    peak = peak_of(call)
+                except Exception as error:
+                    timed.append(Timed(contender, says=_reason(error)))
+                    continue
+                ready.append((len(timed), call))
+                timed.append(Timed(contender, peak=peak))
+            times = interleaved([copier, *(call for _, call in ready)], self.seconds, self.clock) if ready else [[]]
+            for (index, _), samples in zip(ready, times[1:], strict=True):
+                timed[index] = Timed(timed[index].contender, samples, timed[index].peak)
+        finally:
+            copier.close()
+            for session in sessions:
+                with suppress(Exception):
+                    session.close()
+        return timed, times[0], copier.bytes
+
+    def tell(
+        self, workload: Workload, timed: Sequence[Timed], copy: Sequence[float], copied: int
+    ) -> list[tuple[dict[str, float | str | None], str]]:
+        """The numbers of a workload's records, and what is to be said of them."""
+        case, operation = workload.case, self.operation
+        moved = workloads.bytes_to_move(case, operation)
+        new = case.dims[operation.tokens]
+        tokens = sum(new - pad for pad in case.pad)
+        drift = _drift(copy)
+        speed = copied / statistics.median(copy) if copy and copied >= LEAST_COPY else None
+        first = timed[0].samples if timed else ()
+        width = next(size for size in reversed(operation.ports[0].shape) if size in case.dims)
+        told: list[tuple[dict[str, float | str | None], str]] = []
+        for one in timed:
+            numbers: dict[str, float | str | None] = {
+                "backend": one.contender.name,
+                "tokens": new,
+                "sequences": case.dims[operation.batch],
+                "element_type": case.element_type,
+                "block_size": next(iter(case.attributes.values())),
+                "width": case.dims[str(width)],
+                "threads": self.threads,
+                "bytes": moved,
+                "peak_bytes": one.peak,
+            }
+            says = one.says or self._too_noisy(one.samples, drift)
+            if not says:
+                median = statistics.median(one.samples)
+                interval = median_interval(one.samples)
+                numbers |= {
+                    "median_s": median,
+                    "iqr_s": interquartile(one.samples),
+                    "low_s": interval[0] if interval else None,
+                    "high_s": interval[1] if interval else None,
+                    "samples": len(one.samples),
+                    "copy_bytes_per_s": speed,
+                }
+                if one.contender.moves:
+                    share = moved / median / speed if speed and moved >= LEAST_COPY else None
+                    numbers |= {"tokens_per_s": tokens / median, "bytes_per_s": moved / median, "share": share}
+                if first and not self._too_noisy(first, drift):
+                    numbers |= compared(first, one.samples) if one is not timed[0] else {"ratio": 1.0}
+                if interval is None:
+                    says = f"{len(one.samples)} samples are too few for an interval"
+            told.append((numbers, says))
+        return told
+
+    def _too_noisy(self, samples: Sequence[float], drift: float) -> str:
+        """Why nothing can be told of these samples; empty when something can."""
+        if drift > self.limits.drift:
+            return f"too noisy to tell: the plain copy's speed changed by {drift:.0%} while it was measured"
+        spread = interquartile(samples) / statistics.median(samples)
+        if spread > self.limits.noise:
+            return f"too noisy to tell: the middle half of the times spreads over {spread:.0%} of the median"
+        return ""
+
+
+def compared(first: Sequence[float], other: Sequence[float]) -> dict[str, float | str | None]:
+    """Ratio of the medians, and whether the times differ at all."""
+    ratio = statistics.median(other) / statistics.median(first)
+    p = mann_whitney(first, other)
+    says = "no difference" if p >= SIGNIFICANT else "slower" if ratio > 1 else "faster"
+    return {"ratio": ratio, "ratio_says": says, "ratio_p": p}
+
+
+def _growth(points: Sequence[tuple[int, float]]) -> dict[str, float | str | None]:
+    if len(points) < 3:
+        return {}  # any two points lie on a line
+    found = growth([tokens for tokens, _ in points], [seconds for _, seconds in points])
+    return {"growth": found.exponent, "growth_low": found.low, "growth_high": found.high} if found else {}
+
+
+def _drift(times: Sequence[float]) -> float:
+    third = len(times) // 3
+    if not third:
+        return 0.0
+    first, last = statistics.median(times[:third]), statistics.median(times[-third:])
+    return abs(last / first - 1)
+
+
+def _calls(whole: dict[str, Array], case: Case, operation: Operation) -> list[Inputs]:
+    if not case.streams:
+        return [whole]
+    from conformance.judging.engine import spans
+    from conformance.spec.tensors import call_inputs
+
+    return [call_inputs(whole, case, operation, start, end, {}) for start, end in spans(case.streams[0])]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Unsupported):
+        return f"not timed: {error}"
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"not timed: it raises {type(error).__name__}: {first[:200]}"
