@@ -1,0 +1,252 @@
+"""What a part of an output is compared by: one type for each way of being right.
+
+A part is a region of an output with the clause that a wrong unit of it breaks. A unit is what is judged by itself: an
+element, or for a selection a whole row. Every type answers the same questions, so that nothing else asks which it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Index = tuple[Any, ...]
+P = TypeVar("P", bound="Part")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing a part with an answer found; both arrays have one item for each unit of the part.
+
+    `ratio` is the share used of what is allowed: 0 is exactly right, above 1 (or NaN) wrong, infinite wrong by any
+    measure. `warned` marks units that are right, but not as a recommendation has them. `measured`: the ratios are
+    shares of an error bound, and the largest is reported as headroom.
+    """
+
+    ratio: Array
+    warned: Array
+    measured: bool = False
+
+    @property
+    def wrong(self) -> Array:
+        """Mask of the units that are wrong."""
+        mask: Array = ~(self.ratio <= 1)
+        return mask
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One unit of a part, for people. Numbers are None where there are none, or where they are not finite.
+
+    `got` and `want` are values, or texts where a unit is not one number; `clause` is what this unit breaks, and `says`
+    what is wrong with it, where numbers do not tell.
+    """
+
+    clause: str
+    got: Any
+    want: Any
+    error: float | None = None
+    bound: float | None = None
+    says: str = ""
+
+
+class Part(Protocol):
+    """What all parts have in common.
+
+    `index` selects the part in the output: index arrays that share the first axis of the part, and slices that add one
+    each. `compare` and the rest take the answered values of that region, `output[index]`.
+    """
+
+    @property
+    def region(self) -> str: ...
+    @property
+    def clause(self) -> str: ...
+    @property
+    def index(self) -> Index: ...
+
+    def compare(self, got: Array) -> Comparison:
+        """Judge every unit."""
+        ...
+
+    def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
+        """What is to be said of the unit at this place of the comparison's arrays."""
+        ...
+
+    def agrees(self, got: Array) -> bool:
+        """Whether all is plainly right and nothing is to be warned of: quick, False leaves it to `compare`."""
+        ...
+
+    def filled(self, dtype: np.dtype[Any]) -> Array:
+        """Right values, rounded to the output's type."""
+        ...
+
+    def pick(self: P, mask: Array) -> P:
+        """The rows (of the first axis) that a mask is true for."""
+        ...
+
+    def moved(self: P, index: Index) -> P:
+        """The same at another place of the output."""
+        ...
+
+    def answered(self, got: Array) -> Part:
+        """What is due of an equal question, whose numbers may be rounded otherwise, if `got` answered this one."""
+        ...
+
+    def repeated(self, got: Array) -> Part:
+        """What is due of the same question if `got` answered it: the same bits, wherever the part is judged."""
+        ...
+
+    def scaled(self, copied: float, computed: float) -> Part:
+        """What is due when copied inputs change by a power of two and computed values by another."""
+        ...
+
+    def written(self, values: Array, known: Array, dtype: np.dtype[Any]) -> Part:
+        """The part with values written by hand where `known`; what is allowed around them stays."""
+        ...
+
+
+def pick_index(index: Index, mask: Array) -> Index:
+    """The index of the rows that a mask is true for."""
+    return tuple(one if isinstance(one, slice) else one[mask] for one in index)
+
+
+def same_bits(a: Array, b: Array) -> Array:
+    """Mask of elements with the same bits, or NaN in both; shapes and dtypes are equal."""
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    same: Array = np.ascontiguousarray(a).view(unsigned) == np.ascontiguousarray(b).view(unsigned)
+    if same.all() or a.dtype.kind in "iub":
+        return same
+    with np.errstate(invalid="ignore"):
+        same |= (a != a) & (b != b)
+    return same
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Elements that must have given bits: copies, counts, fixed entries. NaN equals NaN, whatever its bits."""
+
+    region: str
+    clause: str
+    index: Index
+    value: Array
+
+    def compare(self, got: Array) -> Comparison:
+        same = same_bits(got, self.value)
+        return Comparison(np.where(same, 0.0, np.inf), np.zeros(got.shape, dtype=bool))
+
+    def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
+        return Detail(self.clause, got[at], self.value[at], _error(got[at], self.value[at]))
+
+    def agrees(self, got: Array) -> bool:
+        return got.tobytes() == self.value.tobytes()
+
+    def filled(self, dtype: np.dtype[Any]) -> Array:
+        return self.value.astype(dtype)
+
+    def pick(self, mask: Array) -> Copy:
+        return replace(self, index=pick_index(self.index, mask), value=self.value[mask])
+
+    def moved(self, index: Index) -> Copy:
+        return replace(self, index=index)
+
+    def answered(self, got: Array) -> Copy:
+        return replace(self, value=got)
+
+    def repeated(self, got: Array) -> Copy:
+        return replace(self, value=got)
+
+    def scaled(self, copied: float, computed: float) -> Copy:
+        if copied == 1:
+            return self
+        return replace(self, value=(self.value.astype(np.float64) * copied).astype(self.value.dtype))
+
+    def written(self, values: Array, known: Array, dtype: np.dtype[Any]) -> Copy:
+        with np.errstate(invalid="ignore", over="ignore"):
+            numbers = np.where(known, values, self.value).astype(np.float64).astype(dtype)
+        return replace(self, value=numbers)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Computed elements: values in float64, and how far a conforming implementation may be off.
+
+    `bound` is the worst case, `quality` the statistical tier, both of the values' shape. An infinite bound: not judged.
+    """
+
+    region: str
+    clause: str
+    index: Index
+    value: Array
+    bound: Array
+    quality: Array
+
+    def compare(self, got: Array) -> Comparison:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            value = got.astype(np.float64)
+            error = np.abs(value - self.value)
+            ratio = np.where(error == 0, 0.0, error / self.bound)
+            warned = error > self.quality
+            finite = np.isfinite(self.value) & np.isfinite(value)
+            if not finite.all():
+                top = float(ml_dtypes.finfo(got.dtype).max)
+                overflow = np.isinf(value) & (np.abs(self.value) + self.bound > top) & (value * self.value > 0)
+                as_wanted = np.where(np.isnan(self.value), np.isnan(value), value == self.value) | overflow
+                ratio = np.where(finite, ratio, np.where(as_wanted, 0.0, np.inf))
+                warned &= finite
+            unjudged = np.isinf(self.bound)
+            ratio[unjudged] = 0.0
+            warned[unjudged] = False
+        return Comparison(ratio, warned, measured=True)
+
+    def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
+        return Detail(self.clause, got[at], self.value[at], _error(got[at], self.value[at]), float(self.bound[at]))
+
+    def agrees(self, got: Array) -> bool:
+        with np.errstate(all="ignore"):
+            return bool((np.abs(got.astype(np.float64) - self.value) <= self.quality).all())
+
+    def filled(self, dtype: np.dtype[Any]) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.value.astype(dtype)
+
+    def pick(self, mask: Array) -> Bounded:
+        return replace(
+            self,
+            index=pick_index(self.index, mask),
+            value=self.value[mask],
+            bound=self.bound[mask],
+            quality=self.quality[mask],
+        )
+
+    def moved(self, index: Index) -> Bounded:
+        return replace(self, index=index)
+
+    def answered(self, got: Array) -> Bounded:
+        """Both answers may be off by the bound. An infinity may be one of overflow, and is not compared."""
+        numbers = got.astype(np.float64)
+        bound = np.where(np.isinf(numbers), np.inf, 2 * self.bound)
+        return replace(self, value=numbers, bound=bound, quality=bound)
+
+    def repeated(self, got: Array) -> Part:
+        """Rows with an element outside the domain are left out."""
+        judged = np.asarray(np.isfinite(self.bound).all(axis=tuple(range(1, self.bound.ndim))))
+        bits = Copy(self.region, self.clause, self.index, got)
+        return bits if judged.all() else bits.pick(judged)
+
+    def scaled(self, copied: float, computed: float) -> Bounded:
+        return replace(self, value=self.value * computed)
+
+    def written(self, values: Array, known: Array, dtype: np.dtype[Any]) -> Bounded:
+        return replace(self, value=np.where(known, values, self.value).astype(np.float64))
+
+
+def _error(got: Any, want: Any) -> float | None:
+    with np.errstate(all="ignore"):
+        error = abs(float(got) - float(want))
+    return error if np.isfinite(error) else None
+
+
+__all__ = ["Array", "Bounded", "Comparison", "Copy", "Detail", "Index", "Part", "pick_index", "same_bits"]
