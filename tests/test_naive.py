@@ -15,10 +15,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import reference.naive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reference.qsa_prepare import naive
 from reference.qsa_prepare.naive import qsa_prepare, rotary_width, to_float64
 
 X = None
@@ -458,7 +458,7 @@ def test_without_rope_and_weight_the_keys_are_plain_means(stream: dict[str, Any]
 
 
 def test_the_oracle_is_independent() -> None:
-    tree = ast.parse(inspect.getsource(reference.naive))
+    tree = ast.parse(inspect.getsource(naive))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert "fractions" in imported

@@ -119,7 +119,7 @@ def refuses(*, key_block_size, epsilon, **inputs):
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
     path = tmp_path_factory.mktemp("user") / "functions.py"
-    path.write_text(FUNCTIONS.format(reference=str(ROOT / "reference" / "qsa_prepare.py")))
+    path.write_text(FUNCTIONS.format(reference=str(ROOT / "reference" / "qsa_prepare" / "operation.py")))
     return path
 
 

@@ -139,7 +139,7 @@ def watched(watch: Stopwatch) -> Iterator[None]:
     importlib.import_module("conformance.judging.relations")  # which the engine loads when it first needs it
     places: list[tuple[Any, str, str]] = list(METHODS)
     for function, part in FUNCTIONS:
-        for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == __package__]:
+        for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "conformance"]:
             places += [(module, name, part) for name, value in list(vars(module).items()) if value is function]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     try:
