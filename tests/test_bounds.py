@@ -124,12 +124,15 @@ class TestUnjudged:
 
     @pytest.mark.parametrize(("Di", "fits"), [(3, True), (4, False)])
     def test_sum_of_squares_beyond_f32(self, Di, fits):
-        bound = table(call("f32", np.full((2, Di), 1e19), np.ones(Di))[1], Di)[1]
+        # Of the sums of two keys, which may be divided by r afterwards.
+        bound = table(call("f32", np.full((2, Di), 5e18), np.ones(Di))[1], Di)[1]
         assert np.isfinite(bound).tolist() == [fits] * Di
         if not fits:  # nor does a weight that is too large as well bring it back
-            assert np.isinf(table(call("f32", np.full((2, Di), 1e19), np.full(Di, 1e38))[1], Di)[1]).all()
+            assert np.isinf(table(call("f32", np.full((2, Di), 5e18), np.full(Di, 1e38))[1], Di)[1]).all()
 
-    @pytest.mark.parametrize(("keys", "weight", "fits"), [(0.9, 3.2e38, False), (1.0, 2e38, True)])
+    @pytest.mark.parametrize(
+        ("keys", "weight", "fits"), [(0.9, 3.2e38, False), (0.5, 3.2e38, False), (1.0, 1.6e38, True)]
+    )
     def test_the_weight_times_the_root_at_the_edge(self, keys, weight, fits):
         bound = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)[1]
         assert np.isfinite(bound).tolist() == [fits, True]
@@ -151,13 +154,33 @@ class TestUnjudged:
             _, bound, _ = table(call("f32", np.full((2, 2), keys), [weight, 1.0])[1], 2)
             assert np.isinf(bound).tolist() == [True, False]
         assert np.isfinite(table(call("f32", np.full((2, 2), 1.0), [1e38, 1.0])[1], 2)[1]).all()
-        # Whoever turns 2 * 1e38 by cos and sin of 1 before the root of 4 is applied has 4e38 on the way.
-        pair = [np.full((2, 2), 2.0), [1e38, 1e38]]
+        # Whoever turns 2 * 1e38 by cos and sin of 1 before the division by r is done has 4e38 on the way.
+        pair = [np.full((2, 2), 1.0), [1e38, 1e38]]
         assert np.isinf(table(call("f32", *pair, [1.0] * 2, [1.0] * 2)[1], 2)[1]).all()
         assert np.isfinite(table(call("f32", *pair, [0.7] * 2, [0.7] * 2)[1], 2)[1]).all()
         # The rotation carries it to the other element of the pair, whatever sin is.
         _, bound, _ = table(call("f32", np.full((2, 6), 10.0), [1e38, *[1.0] * 5], [1.0] * 4, [0.0] * 4)[1], 6)
         assert np.isinf(bound).tolist() == [True, False, True, False, False, False]
+
+    def test_the_weight_times_a_table_beyond_f32(self):
+        """Though the keys beside them are zeros, and so is the result: infinity times zero is none."""
+        x, w = [[0.0, 0.0, 100.0]] * 2, [2.4e38, 2.4e38, 1.0]
+        assert np.isinf(table(call("f32", x, w, [2.0, 2.0], [2.0, 2.0])[1], 3)[1]).tolist() == [True, True, False]
+        assert np.isfinite(table(call("f32", x, w, [1.0, 1.0], [0.4, 0.4])[1], 3)[1]).all()
+        # One product of a pair is enough, and an element outside the pair is judged.
+        w = [2.4e38, 1.0, 1.0]
+        assert np.isinf(table(call("f32", x, w, [2.0, 1.0], [0.0, 0.0])[1], 3)[1]).tolist() == [True, True, False]
+
+    def test_the_root_of_the_sums_beyond_f32(self):
+        assert np.isinf(table(call("f32", np.ones((4, 2)), [1.0, 1.0], epsilon=3e37)[1], 2)[1]).all()
+        assert np.isfinite(table(call("f32", np.ones((4, 2)), [1.0, 1.0], epsilon=1e37)[1], 2)[1]).all()
+
+    @pytest.mark.parametrize("epsilon", [1e-8, 2.0**-126])
+    def test_a_zero_block_is_judged_for_any_epsilon_that_f32_can_hold(self, epsilon):
+        for T in UNIT:
+            value, bound, _ = table(call(T, np.zeros((4, 3)), [0.5, 1.0, 2.0], epsilon=epsilon)[1], 3)
+            assert (value == 0).all()
+            assert np.isfinite(bound).all()
 
     @pytest.mark.parametrize("keys", [1e-15, 1e15])
     def test_flushed_products_in_any_order_are_within_the_bound(self, keys):

@@ -5,9 +5,13 @@ NUM-2 allows one. Two tiers: `required` is the worst case, `quality` the statist
 Copies have no bound: they are compared bit for bit. An infinite bound means that the element is not judged.
 
 Beyond the published formulas three things are unjudged or widened, each so that no conforming implementation can fail:
-f32 and bf16 subnormals may be flushed anywhere (NUM-3); a value that leaves f32's range on the way, in whatever order
-the factors are multiplied, is outside the domain (NUM-3); and a rotated element whose operands or products overflow T
-on the way may come out as anything (NUM-2).
+f32 and bf16 subnormals may be flushed anywhere (NUM-3); an element is outside the domain when some of its factors have
+a product, or its terms a partial sum, beyond f32, in whatever order they are taken (NUM-3); and a rotated element whose
+operands or products overflow T on the way may come out as anything (NUM-2).
+
+The factors of an element are its keys or their mean, 1/r, the reciprocal root, the weight, cos or sin. The largest
+product of any of them is that of those above 1; a product may lose no more to flushing than the smallest normal number
+times the factors that it has not met yet, which that product bounds as well.
 """
 
 from __future__ import annotations
@@ -127,19 +131,15 @@ def block_key_bounds(op: QSAPrepare, call: Call, n: Array, b: Array) -> tuple[Ar
         em = _growth(r + 1) * (size / r) + T.unit * np.abs(m) + T.eta + r * TINY
         finite = size if np.isfinite(size).all() else np.abs(np.where(np.isfinite(x), x, 0)).sum(axis=1)
         overflow = finite > F32_MAX
-        outside = overflow.copy()
+        products = np.maximum(size, 1)
+        outside = ~(products <= F32_MAX)
         if op.normalizes(call):
-            y, ey, far, products = _normalization(op, op.weight(call), m, em, T)
-            outside |= far
+            y, ey, products, outside = _normalization(op, op.weight(call), m, em, size, T)
         else:
-            y, ey, products = m, em, np.abs(m)
+            y, ey = m, em
         if call.rotates:
             cos, sin = (a.astype(np.float64) for a in op.rope(call, n, b))
-            o, eo, far = _rotation(op, y, ey, products, cos, sin, T)
-            first, second, *_ = op.pairs(call.Dr)
-            far[:, first] |= outside[:, second]
-            far[:, second] |= outside[:, first]
-            outside |= far
+            o, eo, outside = _rotation(op, y, ey, products, outside, cos, sin, T)
         else:
             o, eo = y, ey
         e = (eo + T.unit * (np.abs(o) + eo) + T.eta) * (1 + 8 * T.unit)
@@ -159,43 +159,48 @@ def _growth(k: int) -> Array:
 
 
 def _normalization(
-    op: QSAPrepare, weight: Array, m: Array, em: Array, T: ElementType
+    op: QSAPrepare, weight: Array, m: Array, em: Array, size: Array, T: ElementType
 ) -> tuple[Array, Array, Array, Array]:
-    """Values, errors, mask of what is outside the domain, and the largest product of the weight with another factor."""
+    """Values, errors, the largest product of factors of each element, and the mask of what is outside the domain."""
     y = op.normalize(m, weight)
     ms = np.mean(m * m, axis=1, keepdims=True)
     v = ms + op.epsilon
-    ev = np.mean(2 * np.abs(m) * em + em * em, axis=2, keepdims=True) + _growth(m.shape[1] + 2) * ms + UA * v + TINY
+    # The mean of a block of zeros is exact, and there is no square that flushing could take anything from.
+    empty = (size == 0).all(axis=1, keepdims=True)
+    em, taken = np.where(empty, 0.0, em), np.where(empty, 0.0, TINY)
+    ev = np.mean(2 * np.abs(m) * em + em * em, axis=2, keepdims=True) + _growth(m.shape[1] + 2) * ms + UA * v + taken
     rho = ev / v
     root = np.sqrt(v)
     inverse = 1 / root
     rel = np.where(rho < 1, 1 / np.sqrt(np.maximum(1 - rho, 0)) - 1 + 4 * UA, np.inf)
     w = np.abs(weight)
     ey = w / root * em * (1 + rel) + np.abs(y) * (rel + 2 * UA + 2 * T.unit) + 2 * T.eta * (1 + w)
-    # Mean, reciprocal root and weight may be multiplied in any order: what flushing takes from a product of two of them
-    # meets the third.
-    ey = ey + TINY * (np.abs(m) + inverse)
-    # The sum of squares must fit as well: an f32 accumulator holds it before the division by Di. So must the products
-    # of the weight with either factor.
-    products = np.maximum(np.abs(m), inverse) * w * (1 + SLACK)
-    outside = ~(ms * m.shape[1] + op.epsilon <= F32_MAX) | ~(products <= F32_MAX)
-    return y, ey, outside, products
+    products = np.maximum(size, 1) * np.maximum(inverse, 1) * np.maximum(w, 1) * (1 + SLACK)
+    ey = ey + TINY * products
+    # The squares may be those of the sums, and are added before the division by Di.
+    squares = (np.mean(size * size, axis=1, keepdims=True) * m.shape[1] + op.epsilon * op.r**2) * (1 + SLACK)
+    outside = ~(products <= F32_MAX) | ~(squares <= F32_MAX)
+    return y, ey, products, outside
 
 
 def _rotation(
-    op: QSAPrepare, y: Array, ey: Array, products: Array, cos: Array, sin: Array, T: ElementType
+    op: QSAPrepare, y: Array, ey: Array, products: Array, outside: Array, cos: Array, sin: Array, T: ElementType
 ) -> tuple[Array, Array, Array]:
-    o, eo = op.rotate(y, cos, sin), ey.copy()
-    outside = np.zeros(y.shape, dtype=bool)
+    """Values, errors, and the mask of what is outside the domain: both elements of a pair or none."""
+    o, eo, outside = op.rotate(y, cos, sin), ey.copy(), outside.copy()
     first, second, at_first, at_second = op.pairs(cos.shape[1])
+    far = np.zeros((len(y), len(first)), dtype=bool)
     for here, there, column in ((first, second, at_first), (second, first, at_second)):
         c, s = np.abs(cos[:, column]), np.abs(sin[:, column])
         turned = np.abs(y[:, here]) * c + np.abs(y[:, there]) * s
-        eo[:, :, here] = c * ey[:, :, here] + s * ey[:, :, there] + 2 * T.unit * turned + 3 * T.eta
-        reach = np.maximum(np.abs(y) + ey[0], 0)
-        outside[:, here] = ~(np.maximum(np.maximum(reach[:, here], reach[:, there]), turned) <= T.largest)
-        # The reciprocal root is common to a key: it may be multiplied after the rotation.
-        outside[:, here] |= ~(products[:, here] * c + products[:, there] * s <= F32_MAX)
+        # The reciprocal root and the weight may be multiplied before the rotation, into the tables, or after it.
+        straight, across = products[:, here] * np.maximum(c, 1), products[:, there] * np.maximum(s, 1)
+        lost = TINY * (straight + across)
+        eo[:, :, here] = c * ey[:, :, here] + s * ey[:, :, there] + 2 * T.unit * turned + 3 * T.eta + lost
+        total = np.maximum(np.maximum(straight, across), products[:, here] * c + products[:, there] * s)
+        most = np.maximum(np.abs(y[:, here]) + ey[0][:, here], turned)
+        far |= outside[:, here] | ~(total <= F32_MAX) | ~(most <= T.largest)
+    outside[:, first] = outside[:, second] = far
     return o, eo, outside
 
 

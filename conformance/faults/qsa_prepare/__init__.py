@@ -5,7 +5,7 @@ from importlib import import_module
 from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.qsa_prepare.planting import Planted as backend  # noqa: N813  a function to the catalogue
 
-TOPICS = ("blocks", "state", "pooling", "rotation", "batch", "shapes", "runtime", "admission", "variants")
+TOPICS = ("blocks", "state", "pooling", "rotation", "batch", "shapes", "runtime", "admission", "variants", "orders")
 
 for topic in TOPICS:
     import_module(f"{__name__}.{topic}")
