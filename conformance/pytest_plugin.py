@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from conformance.backends.connect import usable
     from conformance.backends.protocol import Backend, BackendInfo
     from conformance.judging.engine import Engine, Outcome
     from conformance.library.reading import Library
@@ -84,7 +85,6 @@ def _build(config: pytest.Config) -> Suite:
     from conformance.library.reading import load_library
     from conformance.library.selection import select
     from conformance.record.expectations import find
-    from conformance.running.run import usable
     from conformance.spec.operation import chosen_readings
 
     given = config.getoption("expectations")

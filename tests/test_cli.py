@@ -100,7 +100,7 @@ class TestRun:
             ("py:nofile.py:Mine", "there is no file nofile.py"),
             ("py:no_such_module:Mine", "ModuleNotFoundError"),
             (f"py:{FAKES}:Honesty", "(did you mean 'Honest'?)"),
-            (f"py:{FAKES}:np", "is no backend"),
+            (f"py:{FAKES}:np", "is not a backend"),
             (f"py:{FAKES}:Honest,readings", "is no key=value"),
             (f"py:{FAKES}:Honest,speed=fast", "cannot be built: TypeError"),
             (f"py:{FAKES}", "names no class"),

@@ -10,11 +10,11 @@ import fakes
 import numpy as np
 import pytest
 
+from conformance.backends.connect import usable
 from conformance.failures import diagnose as d
 from conformance.faults import catalogue, suspicion
 from conformance.judging.engine import Engine
 from conformance.library.reading import load_library
-from conformance.running.run import usable
 
 EVERY = int(os.environ.get("QSA_DIAGNOSE_EVERY", 9))  # one fault in so many; tox -e faults takes all of them
 

@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 from test_reference import case_of
 
+from conformance.backends.connect import usable
 from conformance.errors import UsageError
 from conformance.judging.engine import Outcome
 from conformance.library.reading import Library
 from conformance.record.log import SCHEMA, CaseRecord, LogWriter, count, json_schema, read_log, records, verdict
 from conformance.reporting.table import matrix, verdict_of
-from conformance.running.run import Plan, execute, usable
+from conformance.running.run import Plan, execute
 
 
 @pytest.fixture

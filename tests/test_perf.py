@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from conformance.backends.connect import usable
 from conformance.backends.protocol import Unsupported
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
@@ -20,7 +21,7 @@ from conformance.errors import LibraryError, UsageError
 from conformance.judging import engine, judge
 from conformance.record.log import PerfRecord, read_log
 from conformance.reporting.timings import timings
-from conformance.running.run import Plan, execute, outcomes, usable
+from conformance.running.run import Plan, execute, outcomes
 from conformance.spec import tensors
 from conformance.spec.operation import cases_root
 from conformance.timing import bench, perf, workloads

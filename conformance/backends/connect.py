@@ -2,7 +2,7 @@
 
 numpy   openvino-graph[:DEVICE]   openvino-python-op   openvino-cpu-op   openvino-native[:DEVICE]
 transformers   torch   onnxruntime                      published models and peers (extra `peers`)
-fault:ID                                                a faulty implementation of the catalogue
+fault:ID   variant:ID                                   a faulty or conforming implementation of the catalogue
 py:MODULE_OR_FILE.py:CLASS[,key=value...]               a class of yours
 cmd:COMMAND LINE                                        a process that speaks the JSON-lines protocol
 replay:LOG.jsonl                                        the results recorded in a log (`run` alone)
@@ -14,62 +14,74 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.backends.protocol import Backend, Unsupported
+from conformance.backends.embedded import embedded, names, operations
+from conformance.backends.protocol import (
+    Backend,
+    BackendInfo,
+    OperationConfig,
+    Session,
+    Unsupported,
+    environment_of,
+    infos_of,
+    listed,
+)
 from conformance.errors import BackendError, nearest
+from conformance.spec.operation import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from conformance.running.process import Limits
 
 GROUP = "qsa_conformance.backends"
+# Prefix to the module with a `backend(kind, id)`, named and not imported: connecting is below what it connects to.
+CATALOGUES: Mapping[str, str] = {"fault": "conformance.faults.catalogue", "variant": "conformance.faults.catalogue"}
+PREFIXES = (*CATALOGUES, "py", "cmd", "replay")
+# What a plug-in raises is reported, SystemExit and the like included; an interruption from the keyboard goes on.
+ANYTHING = (Exception, SystemExit, GeneratorExit)
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A backend that this package brings along."""
+def usable(text: str, limits: Limits | None = None, operation: str = "") -> tuple[Backend, BackendInfo]:
+    """The backend that a connect string names, and what it says of itself for an operation, by default its first.
 
-    module: str
-    factory: str
-    says: str
-    argument: str = ""  # keyword that the text after the colon is passed as
-    extra: str = ""  # extra of this package that it needs
-
-
-EMBEDDED: Mapping[str, Embedded] = {
-    "numpy": Embedded("numpy_reference", "NumPyReference", "the reference itself, rounded once"),
-    "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
-    "openvino-python-op": Embedded("openvino_python_op", "OpenVINOPythonOp", "an OpenVINO custom operation in Python"),
-    "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),
-    "openvino-native": Embedded("openvino_native", "OpenVINONative", "OpenVINO's own opset17.qsa_prepare", "device"),
-    "transformers": Embedded(
-        "transformers_model", "TransformersModel", "the published model's own code", extra="peers"
-    ),
-    "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", "mode", extra="peers"),
-    "onnxruntime": Embedded("onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers"),
-}
-PREFIXES = ("fault", "variant", "py", "cmd", "replay")
+    Raises `BackendError` when there is none, it cannot be built or describes itself in a way that nothing can be run
+    on; `Unsupported` when this machine lacks what it needs or it does not serve the operation.
+    """
+    backend = connect(text, limits, operation)
+    infos = described(backend, text)
+    for info in infos:
+        if operation in ("", info.operation):
+            return backend, info
+    served = listed([info.operation for info in infos])
+    raise Unsupported(operation, f"'{text}' does not serve {operation}; it serves {served}")
 
 
-def connect(text: str, limits: Limits | None = None) -> Backend:
+def operations_of(text: str, limits: Limits | None = None) -> tuple[str, ...]:
+    """The operations that the backend of a connect string serves. Raises as `usable` does."""
+    kind = text.partition(":")[0]
+    return operations(kind) or tuple(info.operation for info in described(connect(text, limits), text))
+
+
+def connect(text: str, limits: Limits | None = None, operation: str = "") -> Backend:
     """The backend that a connect string names; `limits` hold for one that is a process of its own.
 
-    Raises `BackendError` when there is none or it cannot be built, `Unsupported` when this machine lacks what it needs.
+    With an operation, an embedded backend is the adapter for it; all others serve what they serve. Raises
+    `BackendError` when there is none or it cannot be built, `Unsupported` when this machine lacks what it needs.
     """
     kind, colon, rest = text.partition(":")
-    if kind in EMBEDDED:
-        return _embedded(EMBEDDED[kind], text, rest)
+    if kind in names():
+        return _embedded(kind, text, rest, operation)
     if kind in PREFIXES and not rest:
         raise BackendError(f"'{text}' needs something after the colon, as in {_example(kind)}")
-    if kind in ("fault", "variant"):
-        from conformance.faults import catalogue
-
-        return catalogue.backend("fault" if kind == "fault" else "variant", rest)
+    if kind in CATALOGUES:
+        made: Backend = importlib.import_module(CATALOGUES[kind]).backend(kind, rest)
+        return made
     if kind == "py":
         return _python(rest, text)
     if kind == "cmd":
@@ -82,8 +94,24 @@ def connect(text: str, limits: Limits | None = None) -> Backend:
         for point in entry_points(group=GROUP):
             if point.name == text:
                 return _made(_loaded(point.load, text), {}, text)
-    known = [*EMBEDDED, *(f"{prefix}:" for prefix in PREFIXES), *(p.name for p in entry_points(group=GROUP))]
-    raise BackendError(f"no backend '{text}'{nearest(text, known)}; known: {', '.join(known)}")
+    raise BackendError(f"no backend '{text}'{_suggestion(text)}; known: {', '.join(_known())}")
+
+
+def _known() -> list[str]:
+    return [*names(), *(f"{prefix}:" for prefix in PREFIXES), *(p.name for p in entry_points(group=GROUP))]
+
+
+def _suggestion(text: str) -> str:
+    """What was probably meant: a name that is close, or the prefix that was left out."""
+    kind, colon, rest = text.partition(":")
+    if kind.endswith(".py"):
+        return f" (did you mean 'py:{text if rest else kind + ':CLASS'}'?)"
+    if colon and rest.partition(",")[0].isidentifier() and all(part.isidentifier() for part in kind.split(".")):
+        hint = nearest(kind, [*names(), *PREFIXES])
+        return hint or f" (did you mean 'py:{text}'?)"
+    if shutil.which(text.partition(" ")[0]):
+        return f" (did you mean 'cmd:{text}'?)"
+    return nearest(text, _known())
 
 
 def _example(kind: str) -> str:
@@ -96,23 +124,112 @@ def _example(kind: str) -> str:
     }[kind]
 
 
-def _embedded(embedded: Embedded, text: str, rest: str) -> Backend:
-    if rest and not embedded.argument:
+# Embedded backends
+
+
+def _embedded(name: str, text: str, rest: str, operation: str) -> Backend:
+    served = operations(name)
+    if operation and operation not in served:
+        raise Unsupported(operation, f"'{name}' does not serve {operation}; it serves {listed(served)}")
+    if operation or len(served) == 1:
+        return _adapter(name, text, rest, operation or served[0])
+    return Family({one: _adapter(name, text, rest, one) for one in served})
+
+
+def _adapter(name: str, text: str, rest: str, operation: str) -> Backend:
+    package, entry = embedded()[name, operation]
+    if rest and not entry.argument:
         raise BackendError(f"'{text}': this backend takes nothing after its name")
     try:
-        module = importlib.import_module(f"conformance.backends.qsa_prepare.{embedded.module}")
-        factory = getattr(module, embedded.factory)
-        return _made(factory, {embedded.argument: rest} if rest else {}, text)
+        factory = getattr(importlib.import_module(f"{package}.{entry.module}"), entry.factory)
+        return _made(factory, {entry.argument: rest} if rest else {}, text)
     except ImportError as error:
-        hint = f"; pip install 'qsa-conformance[{embedded.extra}]'" if embedded.extra else ""
+        hint = f"; pip install 'qsa-conformance[{entry.extra}]'" if entry.extra else ""
         raise Unsupported(text, f"{error.name or error} is not installed{hint}") from error
+
+
+class Family:
+    """The adapters of one name as one backend that serves all their operations."""
+
+    def __init__(self, members: Mapping[str, Backend]) -> None:
+        self.members = members
+        self.environment = {key: value for one in members.values() for key, value in environment_of(one).items()}
+
+    def describe(self) -> tuple[BackendInfo, ...]:
+        """One entry for each operation."""
+        return tuple(info for one in self.members.values() for info in infos_of(one))
+
+    def prepare(self, config: OperationConfig) -> Session:
+        """As the adapter of the operation does. Raises `Unsupported` for another one."""
+        if config.operation not in self.members:
+            raise Unsupported(config.operation, f"this backend serves {listed([*self.members])} only")
+        return self.members[config.operation].prepare(config)
+
+
+# What a backend says of itself
+
+
+def described(backend: Backend, text: str) -> tuple[BackendInfo, ...]:
+    """What a backend says of itself, checked. Raises `BackendError` with a sentence for what nothing can be run on."""
+    try:
+        said = backend.describe()
+    except (BackendError, Unsupported):
+        raise
+    except ANYTHING as error:
+        raise BackendError(f"'{text}': describe() raises {_said(error)}") from error
+    infos: Sequence[object] = said if isinstance(said, tuple) and said else (said,)
+    served = [_checked(info, text).operation for info in infos]
+    twice = next((name for name in served if served.count(name) > 1), None)
+    if twice:
+        raise BackendError(f"'{text}': describe() speaks of {twice} more than once")
+    return tuple(infos)  # type: ignore[arg-type]  # all are BackendInfo by now
+
+
+def _checked(info: object, text: str) -> BackendInfo:
+    if not isinstance(info, BackendInfo):
+        what = f"a {type(info).__name__}" if info != () else "an empty tuple"
+        raise BackendError(f"'{text}': describe() returns {what}, not a BackendInfo or a tuple of them")
+    for field in fields(BackendInfo):
+        value = getattr(info, field.name)
+        if not str(field.type).startswith("tuple"):
+            if not isinstance(value, str):
+                raise BackendError(f"'{text}': describe() has {field.name} = {shown(value)}, which is not a text")
+        elif not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
+            raise BackendError(f"'{text}': describe() has {field.name} = {shown(value)}, which is not a tuple of texts")
+    for what, names_given in (("output", info.outputs), ("element type", info.element_types)):
+        if not names_given:
+            raise BackendError(f"'{text}' declares no {what} for {info.operation}: there is nothing to judge")
+    unknown = [name for name in info.element_types if name not in ELEMENT_TYPES]
+    if unknown:
+        raise BackendError(f"'{text}' declares the element type '{unknown[0]}'; known: {', '.join(ELEMENT_TYPES)}")
+    if not info.name or not info.operation:
+        raise BackendError(f"'{text}': describe() leaves {'name' if not info.name else 'operation'} empty")
+    return info
+
+
+def shown(value: object) -> str:
+    """A value in a message, whatever its own text does."""
+    try:
+        return repr(value)[:80]
+    except ANYTHING:
+        return f"a {type(value).__name__}"
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except ANYTHING:
+        return type(error).__name__
+
+
+# Classes of one's own
 
 
 def _python(rest: str, text: str) -> Backend:
     target, _, options = rest.partition(",")
     module_name, colon, class_name = target.rpartition(":")
     if not colon or not class_name.isidentifier():
-        raise BackendError(f"'{text}' names no class; write {_example('py')}")
+        raise BackendError(f"'{text}' does not name a class; write {_example('py')}")
     module = _loaded(lambda: _module(module_name), text)
     factory = getattr(module, class_name, None)
     if factory is None:
@@ -122,7 +239,7 @@ def _python(rest: str, text: str) -> Backend:
     for pair in filter(None, options.split(",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise BackendError(f"'{text}': '{pair}' is no key=value")
+            raise BackendError(f"'{text}': '{pair}' is not key=value")
         arguments[key] = value
     return _made(factory, arguments, text)
 
@@ -150,8 +267,8 @@ def _loaded(load: Callable[[], Any], text: str) -> Any:
         return load()
     except (BackendError, Unsupported):
         raise
-    except Exception as error:
-        raise BackendError(f"'{text}' cannot be loaded: {type(error).__name__}: {error}") from error
+    except ANYTHING as error:
+        raise BackendError(f"'{text}' cannot be loaded: {_said(error)}") from error
 
 
 def _made(factory: Any, arguments: Mapping[str, str], text: str) -> Backend:
@@ -160,9 +277,9 @@ def _made(factory: Any, arguments: Mapping[str, str], text: str) -> Backend:
         backend = factory(**arguments) if callable(factory) else factory
     except (BackendError, Unsupported, ImportError):
         raise
-    except Exception as error:
-        raise BackendError(f"'{text}' cannot be built: {type(error).__name__}: {error}") from error
+    except ANYTHING as error:
+        raise BackendError(f"'{text}' cannot be built: {_said(error)}") from error
     missing = [name for name in ("describe", "prepare") if not callable(getattr(backend, name, None))]
     if missing:
-        raise BackendError(f"'{text}' is no backend: {type(backend).__name__} has no {' and no '.join(missing)}()")
+        raise BackendError(f"'{text}' is not a backend: {type(backend).__name__} has no {' and no '.join(missing)}()")
     return backend  # type: ignore[no-any-return]

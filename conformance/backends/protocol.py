@@ -6,9 +6,9 @@ repositories rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 
+# A feature of any operation, for a bare kernel whose callers check its inputs: no refusal case is asked of it.
+UNCHECKED = "unchecked"
+
+
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a backend says of itself; it decides which cases apply and is printed in every report."""
+    """What a backend says of itself and of one operation; it decides which cases apply and stands in every report."""
 
     name: str
     version: str
     vendor: str
     element_types: tuple[str, ...]  # of "f32", "f16", "bf16"
     outputs: tuple[str, ...]  # the outputs it returns, by contract name
-    features: tuple[str, ...] = ()  # of the operation's features it can switch off, and "left_padding"
+    features: tuple[str, ...] = ()  # the operation's features it can do without or copes with, and `UNCHECKED`
     device: str = "cpu"
     url: str = ""  # where its issues go
+    operation: str = "QSAPrepare"
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class OperationConfig:
     """All that is known when an instance is prepared. Shapes are not: one session serves any of them."""
 
     operation: str  # "QSAPrepare"
-    attributes: Mapping[str, int | float]
+    attributes: Mapping[str, int | float | bool]
     element_type: str  # "f32" | "f16" | "bf16"
     length_type: str  # "i32" | "i64"
     disabled: frozenset[str]  # subset of the operation's features
@@ -47,8 +52,8 @@ class Session(Protocol):
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: all ports by contract name in, the declared outputs by contract name out.
 
-        A disabled port is an array with no elements; bf16 is ``ml_dtypes.bfloat16``. As any NumPy array an input may
-        have strides.
+        A port that is switched off is an array with no elements or, where the contract calls it optional, missing.
+        bf16 is ``ml_dtypes.bfloat16``. As any NumPy array an input may have strides.
         """
         ...
 
@@ -60,8 +65,8 @@ class Session(Protocol):
 class Backend(Protocol):
     """An implementation under test."""
 
-    def describe(self) -> BackendInfo:
-        """Say who it is and what it can do; called before anything is prepared."""
+    def describe(self) -> BackendInfo | tuple[BackendInfo, ...]:
+        """Say who it is and what it can do, once for each operation served; called before anything is prepared."""
         ...
 
     def prepare(self, config: OperationConfig) -> Session:
@@ -93,3 +98,107 @@ class Rejected(Exception):  # noqa: N818  fixed name: it is the right answer to 
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.phase}: {', '.join(self.names) or 'no name given'}"
+
+
+# What a backend or a session may offer besides; whoever wants it asks with `isinstance`.
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A backend that holds something: `close` is called when it is not used again."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Printing(Protocol):
+    """A backend whose implementation prints: the end of what it printed since this was last asked."""
+
+    def stderr(self) -> str: ...
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """A backend that says what it runs on; the log records it."""
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+class TimedPart(Protocol):
+    """A part of a backend that is timed next to it. Its outputs are not judged.
+
+    `prepare` is as of a backend; `moves` says whether it moves the bytes that the operation must move.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def prepare(self) -> Callable[[OperationConfig], Session]: ...
+
+    @property
+    def moves(self) -> bool: ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A backend with parts of its own to be timed on this number of threads."""
+
+    def timing_targets(self, threads: int) -> Sequence[TimedPart]: ...
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A backend that offers its way to copy one dense array onto another, to compare times with."""
+
+    def plain_copy(self, threads: int) -> Callable[[Array, Array], None]: ...
+
+
+@runtime_checkable
+class Binding(Protocol):
+    """A session that can make a call ready: what `bind` returns runs it again and again, for timing alone."""
+
+    def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]: ...
+
+
+def close(backend: object) -> None:
+    """Close a backend that can be closed."""
+    if isinstance(backend, Closing):
+        backend.close()
+
+
+def printed(backend: object) -> str:
+    """What a backend printed since this was last asked; nothing for one that does not tell."""
+    return backend.stderr() if isinstance(backend, Printing) else ""
+
+
+def environment_of(backend: object) -> dict[str, str]:
+    """What a backend says it runs on; nothing for one that does not tell."""
+    return dict(backend.environment) if isinstance(backend, Documented) else {}
+
+
+def infos_of(backend: Backend) -> tuple[BackendInfo, ...]:
+    """What a backend says of itself, one entry for each operation served; unchecked."""
+    said = backend.describe()
+    return said if isinstance(said, tuple) else (said,)
+
+
+def info_for(backend: Backend, operation: str) -> BackendInfo:
+    """What a backend says of itself for one operation. Raises `Unsupported` when it does not serve it."""
+    infos = infos_of(backend)
+    for info in infos:
+        if info.operation == operation:
+            return info
+    raise Unsupported(operation, f"{infos[0].name} serves {listed([info.operation for info in infos])} only")
+
+
+def serve_only(config: OperationConfig, operation: str) -> None:
+    """For a backend of one operation. Raises `Unsupported` when another one is asked for."""
+    if config.operation != operation:
+        raise Unsupported(config.operation, f"this backend serves {operation} only")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as they stand in a sentence."""
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -14,10 +14,10 @@ def command(connect: str, ids: tuple[str, ...], seconds: float) -> int:
 
     Exit code 0 when nothing fails, 1 when something does, explained or not.
     """
+    from conformance.backends.connect import usable
     from conformance.commands.run import steps
     from conformance.failures.diagnose import diagnose, followed_readings, probes, small_cases
     from conformance.library.reading import load_library
-    from conformance.running.run import usable
 
     library = load_library()
     failing = [library.find(name) for name in ids]

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from conformance.backends.protocol import close
 from conformance.commands.run import steps
 from conformance.errors import UsageError
 from conformance.library.reading import load_library
@@ -113,7 +114,7 @@ def side_by_side(
         return timed(bench, chosen, conformant, output)
     finally:
         for backend, _ in found:
-            getattr(backend, "close", bool)()
+            close(backend)
 
 
 def timed(

@@ -43,7 +43,7 @@ def command(
     import tempfile
     from dataclasses import replace
 
-    from conformance.backends.connect import EMBEDDED
+    from conformance.backends.embedded import names
     from conformance.backends.protocol import Unsupported
     from conformance.commands.run import exit_code, run_one
     from conformance.errors import BackendError, UsageError
@@ -55,12 +55,12 @@ def command(
 
     if timed and (render_only or given):
         raise UsageError("--perf goes with backends that are run")
-    stray = [name for name in timed if name not in (backends or EMBEDDED)]
+    stray = [name for name in timed if name not in (backends or names())]
     if stray:
         raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
     library = load_library()
     filters = {"--quick": "yes"} if quick else {}
-    chosen = [] if render_only or given else list(backends or EMBEDDED)
+    chosen = [] if render_only or given else list(backends or names())
     cases = select(library, quick=quick)
     logs, unusable = [], []
     for path in given:

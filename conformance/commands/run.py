@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from conformance.backends.connect import EMBEDDED
+from conformance.backends.embedded import names
 from conformance.backends.protocol import Unsupported
 from conformance.commands.options import isolation_options, reading_options, selection_options
 from conformance.errors import BackendError, UsageError
@@ -85,7 +85,8 @@ def command(
             source, head = cases_of(from_log, library), read_log(from_log).header
             backends, readings = backends or (head.backend.connect,), readings or head.readings
         chosen = select(source, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
-        plans = [Plan(text, chosen, not filters, filters, readings) for text in backends or [*EMBEDDED]]
+        connects = backends or names(library.operation.operation)
+        plans = [Plan(text, chosen, not filters, filters, readings) for text in connects]
         tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
     if expectations and len(tasks) != 1:
         raise UsageError("--expectations is about one backend; name it with -b")

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, info_for
 from conformance.errors import UsageError
 from conformance.faults import catalogue, suspicion
 from conformance.faults.entry import Entry
@@ -61,7 +61,7 @@ class _Recorder:
         self.backend = backend
         self.latest: Mapping[str, Array] | str = ""
 
-    def describe(self) -> BackendInfo:
+    def describe(self) -> BackendInfo | tuple[BackendInfo, ...]:
         return self.backend.describe()
 
     def prepare(self, config: OperationConfig) -> Session:
@@ -212,7 +212,7 @@ class Lab:
     def trace(self, case: Case, backend: Backend, info: BackendInfo | None = None) -> Trace:
         """How a case goes on fresh sessions of a backend."""
         common = self._common.setdefault(case.id, Common(case))
-        engine = TracingEngine(self.operation, backend, info or backend.describe(), common)
+        engine = TracingEngine(self.operation, backend, info or info_for(backend, self.operation.operation), common)
         try:
             outcome = engine.run(common.case)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from conformance.backends.protocol import info_for
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
 from conformance.faults.trial import Trial, killed
@@ -53,7 +54,7 @@ def examples(operation_name: str, count: int, seed: int) -> tuple[Case, ...]:
     from conformance.spec.operation import load_operation
 
     operation = _operation(operation_name, load_operation())
-    info = catalogue.backend_of(catalogue.variants(operation_name)[0]).describe()
+    info = info_for(catalogue.backend_of(catalogue.variants(operation_name)[0]), operation.operation)
     found: list[Case] = []
 
     @hypothesis.seed(seed)

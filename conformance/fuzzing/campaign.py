@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 from platformdirs import user_cache_path
 
-from conformance.backends.protocol import Backend, BackendInfo
+from conformance.backends.connect import usable
+from conformance.backends.protocol import Backend, BackendInfo, close, environment_of
 from conformance.fuzzing.rounds import FAILED, ROUND, Example, Findings, Source, all_rounds, play, rounds
 from conformance.judging.engine import Engine, Outcome
 from conformance.record.kept import Saved
 from conformance.record.log import CaseRecord, Footer, Header, Log, LogWriter, ResultRecord, count, verdict
 from conformance.running.isolation import Isolation, Lane, Setup
-from conformance.running.run import run_case, usable
+from conformance.running.run import run_case
 from conformance.spec.case import Case, summary
 from conformance.spec.operation import Operation
 
@@ -190,11 +191,11 @@ def stage(setup: Setup, *, isolate: bool = False) -> Iterator[Stage]:
     backend, info = usable(setup.connect, setup.limits)
     engine = Engine(setup.operation, backend, setup.readings, info)
     try:
-        environment = dict(getattr(backend, "environment", {}))
+        environment = environment_of(backend)
         yield Stage(info, environment, setup.operation, setup.readings, lambda case: run_case(engine, case), backend)
     finally:
         engine.close()
-        getattr(backend, "close", bool)()
+        close(backend)
 
 
 def conduct(campaign: Campaign, here: Stage, ledger: Ledger) -> None:

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Rejected, Session, Unsupported
+from conformance.backends.protocol import (
+    UNCHECKED,
+    Backend,
+    BackendInfo,
+    OperationConfig,
+    Rejected,
+    Session,
+    Unsupported,
+    info_for,
+)
 from conformance.errors import Lost
 from conformance.judging.judge import Verdict, Worst, judge, same_bits
 from conformance.spec import tensors
@@ -123,7 +132,7 @@ class Engine:
         self.readings = dict(readings or {})
         self.operation = operation.under(self.readings)
         self.backend = backend
-        self.info = info or backend.describe()
+        self.info = info or info_for(backend, operation.operation)
         self._sessions: OrderedDict[Any, tuple[Session, list[str]]] = OrderedDict()
         self._oracles: dict[Any, Reference] = {}
         self._latest: list[str] = []  # the case before this one, unless a process was lost in it
@@ -206,6 +215,8 @@ class Engine:
         if case.element_type not in info.element_types:
             types = ", ".join(info.element_types)
             raise Unsupported(case.element_type, f"{info.name} takes {types} only", info.url)
+        if case.refusal and UNCHECKED in info.features:
+            raise Unsupported(UNCHECKED, f"{info.name} leaves checking its inputs to its callers", info.url)
         needed = list(case.disabled) + [
             name
             for name, feature in operation.features.items()

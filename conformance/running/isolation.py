@@ -18,13 +18,14 @@ from threading import Thread
 
 import msgspec
 
-from conformance.backends.protocol import Backend, BackendInfo, Unsupported
+from conformance.backends.connect import usable
+from conformance.backends.protocol import Backend, BackendInfo, Unsupported, environment_of
 from conformance.errors import BackendError, Lost
 from conformance.judging.engine import Outcome, in_company
 from conformance.library.reading import Library
 from conformance.running import replay
 from conformance.running.process import Child, Limits
-from conformance.running.run import Plan, outcomes, usable
+from conformance.running.run import Plan, outcomes
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
@@ -74,7 +75,7 @@ def running(plan: Plan, library: Library, isolation: Isolation) -> Iterator[Runn
     else:
         backend, info = usable(plan.connect, isolation.limits)
         results = outcomes(plan, library, backend, info)
-        yield Running(info, getattr(backend, "environment", {}), results, backend)
+        yield Running(info, environment_of(backend), results, backend)
 
 
 # What is said between the harness and a worker: a setup first, and then cases.

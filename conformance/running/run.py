@@ -12,9 +12,7 @@ from pathlib import Path
 import msgspec
 
 from conformance import __version__
-from conformance.backends.connect import connect
-from conformance.backends.protocol import Backend, BackendInfo, Unsupported
-from conformance.errors import BackendError
+from conformance.backends.protocol import Backend, BackendInfo, close, printed
 from conformance.judging.engine import Engine, Outcome
 from conformance.library.reading import Library
 from conformance.record.environment import environment
@@ -31,7 +29,6 @@ from conformance.record.log import (
     count,
     verdict,
 )
-from conformance.running.process import Limits
 from conformance.spec.case import Case, summary
 
 
@@ -45,20 +42,6 @@ class Plan:
     filters: Mapping[str, str] = field(default_factory=dict)
     readings: Mapping[str, str] = field(default_factory=dict)
     expectations: Expectations | None = None
-
-
-def usable(text: str, limits: Limits | None = None) -> tuple[Backend, BackendInfo]:
-    """A backend and its description. Raises `BackendError` or `Unsupported`."""
-    backend = connect(text, limits)
-    try:
-        info = backend.describe()
-    except (BackendError, Unsupported):
-        raise
-    except Exception as error:
-        raise BackendError(f"'{text}': describe() raises {type(error).__name__}: {error}") from error
-    if not isinstance(info, BackendInfo):
-        raise BackendError(f"'{text}': describe() returns a {type(info).__name__}, not a BackendInfo")
-    return backend, info
 
 
 def header(
@@ -99,15 +82,15 @@ def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) 
             yield run_case(engine, case)
     finally:
         engine.close()
-        getattr(backend, "close", bool)()
+        close(backend)
 
 
 def run_case(engine: Engine, case: Case) -> Outcome:
     """The outcome of a case, with what a plug-in printed when it did not pass."""
     outcome = engine.run(case)
-    printed = getattr(engine.backend, "stderr", str)()
-    if outcome.status in ("fail", "error") and printed and not outcome.stderr:
-        outcome = msgspec.structs.replace(outcome, stderr=printed)
+    said = printed(engine.backend)
+    if outcome.status in ("fail", "error") and said and not outcome.stderr:
+        outcome = msgspec.structs.replace(outcome, stderr=said)
     return outcome
 
 

@@ -9,11 +9,12 @@ import sys
 
 import msgspec
 
-from conformance.backends.protocol import Unsupported
+from conformance.backends.connect import usable
+from conformance.backends.protocol import Unsupported, environment_of
 from conformance.errors import BackendError
 from conformance.judging.engine import Engine
 from conformance.running.isolation import Ready, Setup, Unusable, packed
-from conformance.running.run import run_case, usable
+from conformance.running.run import run_case
 from conformance.spec.case import Case
 
 
@@ -35,7 +36,7 @@ def main() -> None:
             return answer(Unusable(missing.reason, missing.feature, missing.url))
         except BackendError as error:
             return answer(Unusable(str(error)))
-        answer(Ready(info, dict(getattr(backend, "environment", {}))))
+        answer(Ready(info, environment_of(backend)))
         engine = Engine(setup.operation, backend, setup.readings, info)
         for line in requests:
             answer(run_case(engine, msgspec.msgpack.decode(base64.b64decode(line), type=Case)))

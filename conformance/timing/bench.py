@@ -22,12 +22,13 @@ from typing import Any
 
 from tabulate import tabulate
 
-from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported
+from conformance.backends.connect import usable
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported, close
 from conformance.errors import BackendError
 from conformance.judging import judge
 from conformance.library.reading import Library, load_library
 from conformance.record.log import LogWriter
-from conformance.running.run import Plan, execute, outcomes, usable
+from conformance.running.run import Plan, execute, outcomes
 from conformance.spec import tensors
 from reference.qsa_prepare.bounds import Oracle
 
@@ -90,10 +91,11 @@ class TimedBackend:
     def __init__(self, backend: Backend, watch: Stopwatch) -> None:
         self._backend, self._watch = backend, watch
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+    def close(self) -> None:
+        """Close the backend itself."""
+        close(self._backend)
 
-    def describe(self) -> BackendInfo:
+    def describe(self) -> BackendInfo | tuple[BackendInfo, ...]:
         """As the backend itself."""
         return self._backend.describe()
 

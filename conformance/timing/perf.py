@@ -23,13 +23,23 @@ from typing import Any
 
 import numpy as np
 
-from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported
+from conformance.backends.connect import usable
+from conformance.backends.protocol import (
+    Backend,
+    BackendInfo,
+    Binding,
+    Copying,
+    Divisible,
+    OperationConfig,
+    Session,
+    Unsupported,
+)
 from conformance.errors import UsageError
 from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.record.log import Log, PerfRecord
 from conformance.reporting.table import verdict_of
-from conformance.running.run import Plan, execute, outcomes, usable
+from conformance.running.run import Plan, execute, outcomes
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 from conformance.timing import workloads
@@ -107,8 +117,8 @@ class Contender:
 
 def copy_of(backends: Sequence[Backend], threads: int) -> Callable[[Array, Array], object] | None:
     """A copy by threads that are there already, from the first backend with `plain_copy(threads)`; None without one."""
-    offered = next((offer for one in backends if (offer := getattr(one, "plain_copy", None))), None)
-    return offered(threads) if offered else None
+    offering = next((one for one in backends if isinstance(one, Copying)), None)
+    return offering.plain_copy(threads) if offering else None
 
 
 def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, list[Contender]]]:
@@ -121,8 +131,7 @@ def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, lis
     for connect in connects:
         backend, info = usable(connect)
         all_of = [Contender(connect, connect, backend.prepare, info)]
-        offered = getattr(backend, "timing_targets", None)
-        for part in offered(threads) if offered else ():
+        for part in backend.timing_targets(threads) if isinstance(backend, Divisible) else ():
             all_of.append(
                 Contender(f"{connect}, {part.name}", connect, part.prepare, info, part=True, moves=part.moves)
             )
@@ -139,10 +148,8 @@ def config_of(case: Case) -> OperationConfig:
 
 def call_of(session: Session, calls: Sequence[Inputs], operation: Operation) -> Call:
     """What is timed: one call, or a stream's calls one after the other, each with the outputs of the one before."""
-    bind = getattr(session, "bind", None)
     if len(calls) == 1:
-        bound: Call = bind(calls[0]) if bind else lambda: session.run(calls[0])
-        return bound
+        return session.bind(calls[0]) if isinstance(session, Binding) else lambda: session.run(calls[0])
 
     def stream() -> object:
         outputs: Mapping[str, Array] = {}

@@ -13,10 +13,10 @@ from typing import IO
 
 import msgspec
 
+from conformance.backends.connect import connect, described
 from conformance.backends.plugin import wire
 from conformance.backends.protocol import Backend, Rejected, Session, Unsupported
 from conformance.errors import BackendError
-from conformance.running.run import usable
 
 
 class Server:
@@ -87,17 +87,17 @@ def serve(backend: Backend, description: wire.Described, requests: IO[bytes], an
             return
 
 
-def main(connect: str) -> None:
+def main(text: str) -> None:
     """Serve one backend on standard input and output; what it prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        backend, info = usable(connect)
-        description = wire.described(info)
+        backend = connect(text)
+        description = wire.described(described(backend, text))
     except (BackendError, Unsupported) as error:
         sys.exit(f"error: {error}")
     except msgspec.ValidationError as error:
-        sys.exit(f"error: '{connect}': its description does not keep to the protocol: {error}")
+        sys.exit(f"error: '{text}': its description does not keep to the protocol: {error}")
     serve(backend, description, sys.stdin.buffer, answers)
 
 

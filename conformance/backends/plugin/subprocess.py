@@ -57,11 +57,12 @@ class CommandBackend:
         self._plugin: Plugin | None = None
         self._said = ""
 
-    def describe(self) -> BackendInfo:
+    def describe(self) -> BackendInfo | tuple[BackendInfo, ...]:
         """What the plug-in answers to `hello`. Raises `BackendError` when it does not."""
         with self.lock:
             try:
-                return wire.info_of(self.plugin().described)
+                infos = wire.infos_of(self.plugin().described)
+                return infos if len(infos) > 1 else infos[0]
             except (Lost, ProtocolError, PluginError) as error:
                 said = self.stderr().strip()
                 about = f"; it printed:\n{said}" if said else ""

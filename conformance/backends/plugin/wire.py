@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,15 +29,25 @@ INLINE = 64 << 10  # bytes up to which tensors stand in the message itself
 Id = Annotated[int, Meta(ge=0, description="Number of the request; its answer carries the same.")]
 SessionNumber = Annotated[int, Meta(ge=0, description="Chosen by the suite at `prepare`; not used again later.")]
 ElementType = Literal["f32", "f16", "bf16"]
-TensorType = Literal["f32", "f16", "bf16", "f64", "i32", "i64", "i16", "u8"]
-Number = Annotated[
-    int | float | Literal["nan", "inf", "-inf"], Meta(description="What JSON has no number for is written as a word.")
+TensorType = Literal["f32", "f16", "bf16", "f64", "i32", "i64", "i16", "u8", "u32", "u64", "bool"]
+TENSOR_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **DTYPES,
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
+    "bool": np.dtype(np.bool_),
+}
+Value = Annotated[
+    bool | int | float | Literal["nan", "inf", "-inf"],
+    Meta(description="What JSON has no number for is written as a word."),
 ]
 Size = Annotated[int, Meta(ge=0)]
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Elements in C order, little-endian; bf16 as its 16 bits. Exactly one of `data` and `file` is there."""
+    """Elements in C order, little-endian; bf16 as its 16 bits, bool as a byte of 0 or 1.
+
+    Exactly one of `data` and `file` is there.
+    """
 
     type: TensorType
     shape: tuple[Size, ...]
@@ -68,14 +78,20 @@ class Prepare(Request, frozen=True, tag="prepare", kw_only=True):
 
     session: SessionNumber
     operation: str
-    attributes: dict[str, Number]
+    attributes: dict[str, Value]
     element_type: str
     length_type: str
-    disabled: Annotated[tuple[str, ...], Meta(description="Features that are switched off: their ports are empty.")]
+    disabled: Annotated[
+        tuple[str, ...],
+        Meta(description="Features that are switched off: their ports are empty or, where optional, missing."),
+    ]
 
 
 class Run(Request, frozen=True, tag="run", kw_only=True):
-    """One call of an instance, with all ports; those switched off have no elements. Answered by `done`."""
+    """One call of an instance, with all ports; those switched off have no elements or, where optional, are missing.
+
+    Answered by `done`.
+    """
 
     session: SessionNumber
     inputs: dict[str, Tensor]
@@ -97,8 +113,22 @@ class Answer(msgspec.Struct, frozen=True, tag_field="answer", forbid_unknown_fie
     id: Id
 
 
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who the plug-in is and what it can do in one operation; the fields of `BackendInfo`."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    version: str
+    vendor: str
+    element_types: Annotated[tuple[ElementType, ...], Meta(min_length=1)]
+    outputs: Annotated[tuple[str, ...], Meta(min_length=1, description="What it returns, by contract name.")]
+    features: Annotated[tuple[str, ...], Meta(description="What it can do without, or beyond.")] = ()
+    device: str = "cpu"
+    url: Annotated[str, Meta(description="Where its issues go.")] = ""
+    operation: Annotated[str, Meta(min_length=1)] = "QSAPrepare"
+
+
 class Described(Answer, frozen=True, tag="hello", kw_only=True):
-    """Who the plug-in is and what it can do; the fields of `BackendInfo`."""
+    """Who the plug-in is and what it can do; the fields of `BackendInfo`, and those of further operations."""
 
     protocol: Annotated[int, Meta(description="Version of this protocol that the plug-in speaks.")]
     name: Annotated[str, Meta(min_length=1)]
@@ -109,6 +139,8 @@ class Described(Answer, frozen=True, tag="hello", kw_only=True):
     features: Annotated[tuple[str, ...], Meta(description="What it can do without, or beyond.")] = ()
     device: str = "cpu"
     url: Annotated[str, Meta(description="Where its issues go.")] = ""
+    operation: Annotated[str, Meta(min_length=1)] = "QSAPrepare"
+    also: Annotated[tuple[Description, ...], Meta(description="Further operations that it serves.")] = ()
 
 
 class Prepared(Answer, frozen=True, tag="prepared", kw_only=True):
@@ -234,7 +266,7 @@ def to_tensor(array: Array, directory: Path, name: str, inline: int = INLINE) ->
 
 def to_array(tensor: Tensor, directory: Path, *, delete: bool = False) -> Array:
     """The array of a tensor, fresh and writable. Raises `ProtocolError` when data, shape and type do not agree."""
-    dtype = DTYPES[tensor.type]
+    dtype = TENSOR_DTYPES[tensor.type]
     size = math.prod(tensor.shape) * dtype.itemsize
     if isinstance(tensor.data, bytes) == isinstance(tensor.file, str):
         raise ProtocolError("has to have either data or a file")
@@ -268,7 +300,7 @@ def as_bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-_NAMES: Mapping[Any, str] = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES: Mapping[Any, str] = {dtype: name for name, dtype in TENSOR_DTYPES.items()}
 
 
 # To and from the Python protocol
@@ -295,14 +327,18 @@ def config_of(message: Prepare) -> OperationConfig:
     )
 
 
-def info_of(message: Described) -> BackendInfo:
-    """The description in an answer."""
-    return BackendInfo(**{name: getattr(message, name) for name in BackendInfo.__dataclass_fields__})
+def infos_of(message: Described) -> tuple[BackendInfo, ...]:
+    """The descriptions in an answer, one for each operation."""
+    return tuple(
+        BackendInfo(**{field.name: getattr(one, field.name) for field in fields(BackendInfo)})
+        for one in (message, *message.also)
+    )
 
 
-def described(info: BackendInfo, id: int = 0) -> Described:
-    """The answer to `hello` of a backend with this description."""
-    return msgspec.convert({"answer": "hello", "id": id, "protocol": PROTOCOL, **asdict(info)}, Described)
+def described(infos: Sequence[BackendInfo], id: int = 0) -> Described:
+    """The answer to `hello` of a backend with these descriptions. Raises `msgspec.ValidationError`."""
+    first, *others = map(asdict, infos)
+    return msgspec.convert({"answer": "hello", "id": id, "protocol": PROTOCOL, **first, "also": others}, Described)
 
 
 def _word(value: float) -> Any:
