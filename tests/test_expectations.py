@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 import pytest
-from logs import WORST, interrupted, made, outcome, part
+from logs import WORST, interrupted, made, outcome, part, reseal
 from test_cli import FAKES, cli, few  # noqa: F401  fixtures
 
 from conformance.errors import LibraryError, UsageError
@@ -312,6 +312,7 @@ class TestReplay:
         cli("run", "-b", connect, *few, "--no-diagnosis", "-o", tmp_path)
         path = next(tmp_path.glob("*.jsonl"))
         path.write_text(path.read_text().replace('"diagnosis":""', '"diagnosis":"a mistake"'))
+        reseal(path)
         recorded = read_log(path)
         code, out, _ = cli("run", "-b", f"replay:{path}", *few, "-o", tmp_path / "again")
         again = read_log(next((tmp_path / "again").glob("*.jsonl")))
@@ -327,6 +328,7 @@ class TestReplay:
         path = tmp_path / "numpy.jsonl"
         other = next(c.id for c in library.cases if c.id not in few)
         path.write_text(path.read_text().replace(f'"digest":"{library.find(few[1]).digest}"', '"digest":"0"'))
+        reseal(path)
         code, _, _ = cli("run", "-b", f"replay:{path}", *few, "--case", other, "-o", tmp_path / "again")
         again = read_log(next((tmp_path / "again").glob("*.jsonl")))
         assert code == 4

@@ -108,6 +108,7 @@ def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | No
     with performing(campaign, library.operation, scheduler) as (performer, conduct):
         head = header(campaign, library, performer)
         with LogWriter(path) as writer, progress(campaign) as watch, interrupted_by_termination():
+            path = writer.path or path
             writer.write(head)
             store = Saved(saved) if saved else None
             ledger = Ledger(campaign, library.operation, writer, store, watch)

@@ -128,6 +128,7 @@ def timed(
         connect = log.header.backend.connect
         path = output / f"{file_name(connect)}.perf.jsonl" if output else None
         writers[connect] = writer = LogWriter(path)
+        path = writer.path
         writer.write(msgspec.structs.replace(log.header, argv=tuple(sys.argv[1:]), started=started))
         for name, case in log.cases.items():
             writer.write(case)

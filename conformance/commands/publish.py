@@ -50,6 +50,7 @@ def command(
     from conformance.library.reading import load_library
     from conformance.library.selection import select
     from conformance.record.expectations import find
+    from conformance.record.verdict import FINE
     from conformance.reporting import publish, table
     from conformance.running.run import Plan
 
@@ -78,7 +79,7 @@ def command(
                 continue
             logs.append(log)
             click.echo(f"{publish.add(output, path)}: {table.verdict_of(log)}")
-        conformant = {log.header.backend.connect: log for log in logs if table.verdict_of(log) == "CONFORMANT"}
+        conformant = {log.header.backend.connect: log for log in logs if table.verdict_of(log) in FINE}
         for path in timed_logs([name for name in timed if name in conformant], conformant, Path(folder)):
             click.echo(f"{publish.add(output, path)}: timed")
     entries = publish.render(output, library.operation)

@@ -63,8 +63,7 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
         click.echo(f"# {small.trials} trials in {took:.1f} s{unfinished}")
         click.echo(as_yaml(case, operation))
         if output:
-            write(output, found, setup.connect, here, case)
-            click.echo(f"# log: {output}")
+            click.echo(f"# log: {write(output, found, setup.connect, here, case)}")
     return 0
 
 
@@ -96,8 +95,8 @@ def size(case: Case, operation: Operation) -> str:
     return f"{', '.join(parts)}; {summary(case, operation)}"
 
 
-def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> None:
-    """A log with one case; seed and number of a generated one stay those it was found by."""
+def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> Path:
+    """A log with one case; seed and number of a generated one stay those it was found by. Gives its path."""
     from conformance.library.reading import load_library
     from conformance.record.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
     from conformance.running.run import Plan, header
@@ -113,3 +112,4 @@ def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) ->
         writer.write(CaseRecord(outcome.digest, summary(case, library.operation), case))
         writer.write(ResultRecord(outcome, example=found.log.results[found.case.id].example))
         writer.write(Footer(counts, outcome.verdicts, outcome.seconds, verdict(counts, complete=False)))
+    return writer.path or path

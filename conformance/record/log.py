@@ -1,181 +1,67 @@
-"""The log: JSON lines, appended as things happen; every report is a view of it.
+"""Reading a log, plain or gzipped, and checking that it is what a run wrote.
 
-A log is one run of one backend: a `header`, for every case a `case` and then a `result`, `perf` lines, and a `footer`.
-A log without footer is of a run that was interrupted; all its results count.
+A log is evidence, so nothing in it is taken on trust that can be worked out: counts, verdicts and the verdict are
+computed again from the results, and a log whose header, footer or lines contradict them is refused. Memory is bounded
+whatever a file holds.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
+import os
+import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Literal
+from typing import Any
 
 import msgspec
 
 from conformance.errors import UsageError
 from conformance.judging.engine import STATUSES, Outcome
-from conformance.spec.case import WORDS, Case, with_numbers, with_words
+from conformance.record.records import (
+    SCHEMA,
+    Assessment,
+    BackendRecord,
+    CaseRecord,
+    Footer,
+    Full,
+    Header,
+    Log,
+    PerfRecord,
+    Record,
+    ResultRecord,
+    Resumed,
+    Surprise,
+    count,
+    json_schema,
+)
+from conformance.record.verdict import standing_of, verdict, verdict_before
+from conformance.record.writer import LogWriter, file_name, without_digest
+from conformance.spec.case import with_numbers
 
-SCHEMA = 1
+__all__ = [
+    "SCHEMA", "Assessment", "BackendRecord", "CaseRecord", "Footer", "Full", "Header", "Log", "LogWriter",
+    "PerfRecord", "Record", "ResultRecord", "Resumed", "Surprise", "count", "decode", "file_name", "json_schema",
+    "read_log", "records", "unpacked", "verdict",
+]  # fmt: skip
 
-
-class BackendRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`BackendInfo` and the connect string it was reached by."""
-
-    connect: str
-    name: str
-    version: str
-    vendor: str
-    element_types: tuple[str, ...]
-    outputs: tuple[str, ...]
-    features: tuple[str, ...] = ()
-    device: str = "cpu"
-    url: str = ""
-
-
-class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record"):
-    """First line: what was run, on what, and whether it is the whole library."""
-
-    schema: int
-    suite: str
-    operation: str
-    contract: int
-    library: str  # digest
-    cases: int
-    complete: bool
-    backend: BackendRecord
-    environment: dict[str, str]
-    argv: tuple[str, ...]
-    started: str  # ISO 8601, UTC
-    filters: dict[str, str] = {}
-    readings: dict[str, str] = {}
-    seed: int | None = None
-    shard: str = ""
-
-
-class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record"):
-    """A case as it was run."""
-
-    digest: str
-    summary: str
-    case: Case
-
-
-class ResultRecord(msgspec.Struct, frozen=True, tag="result", tag_field="record"):
-    """What came out of a case.
-
-    `diagnosis` is what the outputs look like, when something is known; `example` names a generated case within its
-    campaign: seed, round and number.
-    """
-
-    outcome: Outcome
-    diagnosis: str = ""
-    example: str = ""
-
-
-class PerfRecord(msgspec.Struct, frozen=True, tag="perf", tag_field="record"):
-    """One timed workload."""
-
-    workload: str
-    numbers: dict[str, float | str | None]
-    says: str = ""
-
-
-class Surprise(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A result that is not as expected, or an entry of the expectations that is out of date."""
-
-    kind: Literal["unexpected failure", "unexpected pass", "changed signature", "expired", "unused"]
-    says: str
-    case: str = ""
-
-
-class Assessment(msgspec.Struct, frozen=True):
-    """Results against what was expected: failures that were (case id to reason), and all that is not as expected."""
-
-    file: str
-    expected: dict[str, str]
-    surprises: tuple[Surprise, ...] = ()
-
-    @property
-    def as_expected(self) -> bool:
-        return not self.surprises
-
-
-class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", omit_defaults=True):
-    """Last line: counts by status, verdicts, the verdict on the backend, and how far that was expected."""
-
-    counts: dict[str, int]
-    verdicts: int
-    seconds: float
-    verdict: str
-    expectations: Assessment | None = None
-
-
-Record = Header | CaseRecord | ResultRecord | PerfRecord | Footer
-
-
-class LogWriter:
-    """Appends records to a file, one line each, flushed as they come."""
-
-    def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        self.path = path
-        self._encoder = msgspec.json.Encoder()
-        self._file: IO[bytes] | None = None
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab" if append else "wb")
-
-    def write(self, record: Record) -> None:
-        if self._file:
-            self._file.write(self._encoder.encode(_for_json(record)) + b"\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> LogWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-
-class Log(msgspec.Struct, frozen=True):
-    """A log in memory. `results` are in the order they came; a later result of a case replaces an earlier one."""
-
-    path: str
-    header: Header
-    cases: dict[str, CaseRecord]
-    results: dict[str, ResultRecord]
-    perf: tuple[PerfRecord, ...]
-    footer: Footer | None
-    origins: dict[str, str] = {}  # case to the file it is from, where that is not `path`
-
-    @property
-    def interrupted(self) -> bool:
-        return self.footer is None
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        return [record.outcome for record in self.results.values()]
-
-    @property
-    def assessment(self) -> Assessment | None:
-        """Against expectations, None for a run without."""
-        return self.footer.expectations if self.footer else None
-
-    @property
-    def expected(self) -> Mapping[str, str]:
-        """Failing cases that were expected to fail in this way, and why."""
-        return self.assessment.expected if self.assessment else {}
-
+LARGEST = 256 << 20  # bytes of a log, unpacked; a run of the whole library writes about two million
+LONGEST = 16 << 20  # bytes of one line
+MOST_TIMED = 100_000  # perf lines
+CHUNK = 1 << 16
 
 _decoder = msgspec.json.Decoder(Record)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a log, as it is in the file."""
+
+    number: int
+    content: bytes
+    record: Record
 
 
 def records(path: Path) -> Iterator[Record]:
@@ -183,26 +69,73 @@ def records(path: Path) -> Iterator[Record]:
 
     Raises `UsageError` with the line for anything else that cannot be read.
     """
+    return (line.record for line in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    number, broken, cut = 0, "", False
+    for number, content in enumerate(_raw_lines(path), 1):
+        if broken:  # it was not the last line
+            raise UsageError(broken)
+        try:
+            yield Line(number, content, decode(content))
+        except (msgspec.DecodeError, RecursionError, ValueError, TypeError, AttributeError) as error:
+            says = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            broken, cut = f"{path}:{number}: is not a line of a log of this suite: {says}", not content.endswith(b"\n")
+    if broken and (number == 1 or not cut):
+        raise UsageError(broken)
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    """Lines with their ends, also a last one without. Raises `UsageError`."""
+    rest = b""
+    for piece in _pieces(path):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > LONGEST:
+            raise UsageError(f"{path}: is not a log of this suite: it has a line of more than {LONGEST >> 20} MiB")
+    if rest:
+        yield rest
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """The content piece by piece, unpacked as far as it goes, up to the largest size that a log may have."""
+    total = 0
     try:
-        lines = unpacked(path.read_bytes()).splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        # Without blocking: opening a FIFO would wait for somebody to write to it.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path}: is not a log of this suite: it is not a regular file")
+            first = file.read(CHUNK)
+            unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16) if first.startswith(b"\x1f\x8b") else None
+            piece = first
+            while piece:
+                if unpack is None:
+                    parts: Iterator[bytes] = iter([piece])
+                else:
+                    parts = _unpacked(unpack, piece)
+                for part in parts:
+                    total += len(part)
+                    if total > LARGEST:
+                        raise UsageError(f"{path}: is not a log of this suite: it has more than {LARGEST >> 20} MiB")
+                    yield part
+                piece = file.read(CHUNK)
+    except (OSError, ValueError) as error:
+        says = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path}: cannot be read: {says or error}") from None
     except zlib.error as error:
         raise UsageError(f"{path}: cannot be unpacked: {error}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            yield decode(line)
-        except msgspec.DecodeError as error:
-            if number == len(lines) and number > 1:
-                return
-            raise UsageError(f"{path}:{number}: is no line of a log of this suite: {error}") from None
 
 
-def unpacked(content: bytes) -> bytes:
-    """The content of a gzip file, as far as it goes; anything else as it is. Raises `zlib.error`."""
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(content)
+def unpacked(path: Path) -> bytes:
+    """The content of a log that was read before, without packing."""
+    return b"".join(_pieces(path))
+
+
+def _unpacked(unpack: Any, piece: bytes) -> Iterator[bytes]:
+    while piece:
+        yield unpack.decompress(piece, CHUNK)
+        piece = unpack.unconsumed_tail
 
 
 def decode(line: bytes) -> Record:
@@ -215,71 +148,130 @@ def decode(line: bytes) -> Record:
     return msgspec.convert(plain, CaseRecord)
 
 
-def _for_json(record: Record) -> Record | dict[str, Any]:
-    if not isinstance(record, CaseRecord):
-        return record
-    plain: dict[str, Any] = msgspec.to_builtins(record)
-    return plain | {"case": with_words(plain["case"])}
-
-
 def read_log(path: Path) -> Log:
-    """A whole log. Raises `UsageError` when it is none, or of a newer schema."""
+    """A whole log. Raises `UsageError` when it is not one, of a newer schema, or contradicts itself."""
+    reading = _Reading(path)
+    digest = hashlib.sha256()
+    for line in _lines(path):
+        digest.update(without_digest(line.content) if isinstance(line.record, Footer) else line.content)
+        reading.take(line)
+    return reading.log(digest.hexdigest())
+
+
+@dataclass
+class _Reading:
+    """A log as far as it was read."""
+
+    path: Path
     header: Header | None = None
-    cases: dict[str, CaseRecord] = {}
-    results: dict[str, ResultRecord] = {}
-    perf: list[PerfRecord] = []
+    cases: dict[str, CaseRecord] = field(default_factory=dict)
+    results: dict[str, ResultRecord] = field(default_factory=dict)
+    counted: dict[str, Outcome] = field(default_factory=dict)  # by case, of a campaign by example
+    perf: list[PerfRecord] = field(default_factory=list)
     footer: Footer | None = None
-    for record in records(path):
+
+    def refuse(self, problem: str, number: int = 0) -> UsageError:
+        return UsageError(f"{self.path}{f':{number}' if number else ''}: {problem}")
+
+    def take(self, line: Line) -> None:
+        """Take the next line. Raises `UsageError` when it cannot follow those before."""
+        record = line.record
+        if self.header is None and not isinstance(record, Header):
+            raise self.refuse("is not a log of this suite: it has no header", line.number)
+        if self.footer is not None:
+            raise self.refuse("goes on after its footer; a log is of one run, so read logs one by one", line.number)
         if isinstance(record, Header):
-            if record.schema > SCHEMA:
-                problem = f"has schema {record.schema}, this version reads up to {SCHEMA}; update the suite"
-                raise UsageError(f"{path}: {problem}")
-            header = header or record
-            footer = None
+            self._begin(record, line.number)
         elif isinstance(record, CaseRecord):
-            cases[record.case.id] = record
+            self._case(record, line.number)
         elif isinstance(record, ResultRecord):
-            results.pop(record.outcome.case, None)
-            results[record.outcome.case] = record
+            self._result(record, line.number)
         elif isinstance(record, PerfRecord):
-            perf.append(record)
-        else:
-            footer = record
-    if header is None:
-        raise UsageError(f"{path}: is no log of this suite: it has no header")
-    return Log(str(path), header, cases, results, tuple(perf), footer)
+            self.perf.append(record)
+            if len(self.perf) > MOST_TIMED:
+                raise self.refuse(f"has more than {MOST_TIMED:,} timings", line.number)
+        elif isinstance(record, Footer):
+            self.footer = record
+
+    def _begin(self, header: Header, number: int) -> None:
+        if header.schema > SCHEMA:
+            problem = f"has schema {header.schema}, this version reads up to {SCHEMA}; update the suite"
+            raise self.refuse(problem, number)
+        if header.cases < 0 or header.schema < 1:
+            raise self.refuse("has a header that no run writes", number)
+        if self.header is None:
+            self.header = header
+        elif header.schema > 1 or not _resumes(self.header, header):
+            raise self.refuse("has a second header; a log is of one run, so read logs one by one", number)
+
+    def _case(self, record: CaseRecord, number: int) -> None:
+        name = record.case.id
+        before = self.cases.get(name)
+        if before and before.digest != record.digest:
+            raise self.refuse(f"has two different cases '{name}'", number)
+        self.cases[name] = record
+        if self._whole and len(self.cases) > self.header_cases:
+            raise self.refuse(f"has more cases than its header says ({self.header_cases:,})", number)
+
+    def _result(self, record: ResultRecord, number: int) -> None:
+        outcome = record.outcome
+        name = outcome.case
+        if name not in self.cases:
+            raise self.refuse(f"has a result of '{name}' and not the case itself", number)
+        if outcome.status not in STATUSES:
+            raise self.refuse(f"has the unknown status '{outcome.status}'", number)
+        if outcome.digest != self.cases[name].digest:
+            raise self.refuse(f"has a result of another case than the '{name}' before it", number)
+        before = self.results.pop(name, None)
+        if before and self._whole and before.outcome != outcome:
+            raise self.refuse(f"has two different results of '{name}'", number)
+        self.results[name] = record
+        self.counted[record.example or name] = outcome
+
+    @property
+    def header_cases(self) -> int:
+        return self.header.cases if self.header else 0
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the header says exactly which number of cases is run, as it does but for generated ones."""
+        return self.header is not None and self.header.seed is None
+
+    def log(self, digest: str) -> Log:
+        """The log, once all was read. Raises `UsageError` when its footer contradicts the lines before."""
+        if self.header is None:
+            raise self.refuse("is not a log of this suite: it has no header")
+        if self.footer:
+            self._check(self.header, self.footer, digest)
+        return Log(str(self.path), self.header, self.cases, self.results, tuple(self.perf), self.footer)
+
+    def _check(self, header: Header, footer: Footer, digest: str) -> None:
+        outcomes = list(self.counted.values())
+        counts = count(outcomes)
+        if self._whole and len(outcomes) != header.cases:
+            raise self.refuse(f"has {len(outcomes):,} results, and its header says {header.cases:,} cases")
+        stray = [name for name, number in footer.counts.items() if number != counts.get(name, 0)]
+        if stray or any(number and name not in footer.counts for name, number in counts.items()):
+            name = stray[0] if stray else next(n for n in counts if n not in footer.counts)
+            raise self.refuse(
+                f"its footer counts {footer.counts.get(name, 0):,} {name}, its results are {counts.get(name, 0):,}"
+            )
+        if footer.verdicts != sum(outcome.verdicts for outcome in outcomes):
+            raise self.refuse("its footer and its results differ in the number of verdicts")
+        due = self._due(header, footer, counts, outcomes)
+        if footer.verdict != due:
+            raise self.refuse(f"its footer says {footer.verdict}, and by its results it is {due}")
+        if header.schema > 1 and footer.digest != digest:
+            raise self.refuse("was changed after it was written: the digest in its footer is of other lines")
+
+    def _due(self, header: Header, footer: Footer, counts: Mapping[str, int], outcomes: list[Outcome]) -> str:
+        if header.schema == 1:
+            return verdict_before(counts, complete=header.complete, assessment=footer.expectations)
+        cited = {name: record.case.clauses for name, record in self.cases.items()}
+        return standing_of(header, outcomes, cited, footer.expectations).verdict
 
 
-def file_name(text: str) -> str:
-    """A file name for a connect string or a version."""
-    return re.sub(r"[^\w.+-]+", "_", text).strip("_.") or "backend"
-
-
-def count(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Outcomes by status, every status present."""
-    counts = dict.fromkeys(STATUSES, 0)
-    for outcome in outcomes:
-        counts[outcome.status] += 1
-    return counts
-
-
-def verdict(counts: dict[str, int], *, complete: bool, assessment: Assessment | None = None) -> str:
-    """CONFORMANT, NOT CONFORMANT or INCOMPLETE.
-
-    A failure or error is one whatever was run, expected or not, and so is a pass that was not expected; conformance is
-    said only of a complete run.
-    """
-    passes = any(surprise.kind == "unexpected pass" for surprise in assessment.surprises) if assessment else False
-    if counts["fail"] or counts["error"] or passes:
-        return "NOT CONFORMANT"
-    if not complete or counts["not-run"]:
-        return "INCOMPLETE"
-    return "CONFORMANT" if counts["pass"] + counts["quality-warning"] else "NOT CONFORMANT"
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of one line of a log."""
-    schema = dict(msgspec.json.schema(Record))
-    attributes = schema["$defs"]["Case"]["properties"]["attributes"]["additionalProperties"]
-    attributes["anyOf"] = [*attributes["anyOf"], {"enum": list(WORDS)}]
-    return schema
+def _resumes(first: Header, second: Header) -> bool:
+    """Whether a second header is of the same run taken up again, as schema 1 wrote it."""
+    parts = ("schema", "suite", "operation", "library", "cases", "complete", "backend", "filters", "readings", "seed")
+    return all(getattr(first, name) == getattr(second, name) for name in parts)

@@ -9,7 +9,12 @@ from conformance.errors import UsageError
 from conformance.record.log import Log
 from conformance.reporting.table import verdict_of
 
-COLOURS = {"CONFORMANT": ("#1a7f37", "brightgreen"), "NOT CONFORMANT": ("#b42318", "red")}
+COLOURS = {
+    "CONFORMANT": ("#1a7f37", "brightgreen"),
+    "PARTIAL": ("#8a6100", "yellow"),
+    "INCOMPLETE": ("#555e68", "lightgrey"),
+    "NOT CONFORMANT": ("#b42318", "red"),
+}
 
 
 def message(log: Log) -> tuple[str, str, str]:

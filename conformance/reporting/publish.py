@@ -11,7 +11,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 from conformance.errors import UsageError
-from conformance.record.log import Log, count, file_name, read_log
+from conformance.record.log import Log, count, file_name, read_log, unpacked
+from conformance.record.writer import resealed
 from conformance.reporting import badge, html, table
 from conformance.spec.operation import Operation
 
@@ -45,7 +46,7 @@ def add(root: Path, source: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / LOG
     # Without a time, so that the same log is the same file.
-    content = gzip.compress(_impersonal(source.read_bytes()), compresslevel=9, mtime=0)
+    content = gzip.compress(resealed(_impersonal(unpacked(source))), compresslevel=9, mtime=0)
     if len(content) > LARGEST:
         raise UsageError(f"{target}: would have {len(content):,} bytes; a published file may have {LARGEST:,}")
     target.write_bytes(content)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tabulate import tabulate
 
 from conformance.judging.engine import Outcome
-from conformance.record.log import Log, count, verdict
+from conformance.record.log import Log, count
+from conformance.record.verdict import standing
 from conformance.reporting import timings
 from conformance.spec.operation import Operation
 
@@ -61,10 +62,8 @@ def cell(counts: Mapping[str, int]) -> str:
 
 
 def verdict_of(log: Log) -> str:
-    """The verdict of a log; an interrupted one cannot be conformant."""
-    if log.footer:
-        return log.footer.verdict
-    return verdict(count(log.outcomes), complete=False)
+    """The verdict of a log, by its results; an interrupted one cannot be conformant."""
+    return standing(log).verdict
 
 
 def titles(logs: Sequence[Log]) -> list[str]:

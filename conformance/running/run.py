@@ -22,14 +22,17 @@ from conformance.record.log import (
     BackendRecord,
     CaseRecord,
     Footer,
+    Full,
     Header,
     Log,
     LogWriter,
     ResultRecord,
+    Resumed,
     count,
-    verdict,
 )
+from conformance.record.verdict import standing_of
 from conformance.spec.case import Case, summary
+from conformance.spec.operation import ELEMENT_TYPES, Operation
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ def header(
     shard: str = "",
 ) -> Header:
     """The first line of a run's log; `more` is what a backend says of its own environment."""
+    if not info.outputs or not info.element_types:
+        what = "no output" if not info.outputs else "no element type"
+        raise BackendError(f"'{plan.connect}': describe() declares {what}, so there is nothing to judge")
     fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
     return Header(
         schema=SCHEMA,
@@ -71,6 +77,16 @@ def header(
         readings=dict(plan.readings),
         seed=seed,
         shard=shard,
+        full=full(library.operation),
+    )
+
+
+def full(operation: Operation) -> Full:
+    """What the whole contract of an operation asks of an implementation."""
+    return Full(
+        outputs={output.name: tuple(output.clauses) for output in operation.outputs},
+        element_types=ELEMENT_TYPES,
+        features=tuple(operation.features),
     )
 
 
@@ -108,8 +124,10 @@ def execute(
 ) -> Log:
     """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
 
-    `explain` says what failures look like, by case, once all have been run. `earlier` is
-    what an interrupted run left in the same file; the results are those of the other cases of the plan.
+    Its `path` is that of the file written, which has another name where `path` was taken, and is empty where there is
+    none. A log that cannot be written any further ends nothing: `problem` of the log says why. `explain` says what
+    failures look like, by case, once all have been run. `earlier` is what an interrupted run left in the same file; the
+    results are those of the other cases of the plan.
     """
     cases = {case.id: case for case in plan.cases}
     started = time.perf_counter()
@@ -119,7 +137,7 @@ def execute(
     spent = sum(record.outcome.seconds for record in result_records.values())
     footer: Footer | None = None
     with LogWriter(path, append=earlier is not None) as writer:
-        writer.write(head)
+        writer.write(Resumed(head.started, head.environment, head.argv) if earlier else head)
         try:
             for outcome in results:
                 case = cases[outcome.case]
@@ -137,17 +155,22 @@ def execute(
             pass
         done = [record.outcome for record in result_records.values()]
         if len(done) == len(cases):
-            counts = count(done)
             assessment = assess(plan.expectations, done) if plan.expectations else None
-            footer = Footer(
-                counts=counts,
+            cited = {name: record.case.clauses for name, record in case_records.items()}
+            standing = standing_of(head, done, cited, assessment)
+            ending = Footer(
+                counts=count(done),
                 verdicts=sum(outcome.verdicts for outcome in done),
                 seconds=time.perf_counter() - started + spent,
-                verdict=verdict(counts, complete=plan.complete, assessment=assessment),
+                verdict=standing.verdict,
                 expectations=assessment,
+                judged=standing.judged,
+                left_out=standing.left_out,
+                unjudged=standing.unjudged,
             )
-            writer.write(footer)
-    return Log(str(path or ""), head, case_records, result_records, (), footer)
+            writer.write(ending)
+            footer = ending
+    return Log(str(writer.path or ""), head, case_records, result_records, (), footer, problem=writer.problem)
 
 
 def _failures(results: Mapping[str, ResultRecord]) -> list[Outcome]:

@@ -38,6 +38,7 @@ from conformance.errors import UsageError
 from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.record.log import Log, PerfRecord
+from conformance.record.verdict import FINE
 from conformance.reporting.table import verdict_of
 from conformance.running.run import Plan, execute, outcomes
 from conformance.spec.case import Case
@@ -85,7 +86,7 @@ def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) 
         verdict = verdict_of(given)
         if verdict == "INCOMPLETE":
             raise UsageError(f"{given.path} is not of a complete run; it cannot tell that {connect} is conformant")
-        if verdict != "CONFORMANT":
+        if verdict not in FINE:
             raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
         return given
     backend, info = usable(connect)

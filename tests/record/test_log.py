@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from test_reference import case_of
 
@@ -39,7 +40,7 @@ def log(library_of_three, tmp_path):
 def test_what_is_written_comes_back(log, library_of_three):
     again = read_log(Path(log.path))
     assert again.header == log.header
-    assert again.footer == log.footer
+    assert msgspec.structs.replace(again.footer, digest="") == log.footer
     assert again.outcomes == log.outcomes
     assert [record.case for record in again.cases.values()] == list(library_of_three.cases)
 
@@ -71,9 +72,9 @@ def test_a_log_that_is_cut_anywhere_keeps_its_finished_results(log, tmp_path):
     ("content", "words"),
     [
         ("", "it has no header"),
-        ("hello\n", ":1: is no line of a log"),
+        ("hello\n", ":1: is not a line of a log"),
         ('{"record":"footer","counts":{},"verdicts":0,"seconds":0,"verdict":"x"}\n', "it has no header"),
-        ('{"record":"nothing"}\n{"record":"nothing"}\n', ":1: is no line"),
+        ('{"record":"nothing"}\n{"record":"nothing"}\n', ":1: is not a line"),
     ],
 )
 def test_what_is_no_log_is_refused_in_a_sentence(tmp_path, content, words):
@@ -97,7 +98,7 @@ def test_a_newer_schema_is_refused(log, tmp_path):
     [
         (["pass", "pass"], True, "CONFORMANT"),
         (["pass", "quality-warning"], True, "CONFORMANT"),
-        (["pass", "unsupported"], True, "CONFORMANT"),
+        (["pass", "unsupported"], True, "PARTIAL"),
         (["pass", "fail"], True, "NOT CONFORMANT"),
         (["pass", "error"], True, "NOT CONFORMANT"),
         (["pass", "fail"], False, "NOT CONFORMANT"),
