@@ -57,9 +57,6 @@ def header(
     shard: str = "",
 ) -> Header:
     """The first line of a run's log; `more` is what a backend says of its own environment."""
-    if not info.outputs or not info.element_types:
-        what = "no output" if not info.outputs else "no element type"
-        raise BackendError(f"'{plan.connect}': describe() declares {what}, so there is nothing to judge")
     fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
     return Header(
         schema=SCHEMA,

@@ -8,11 +8,8 @@ import msgspec
 import pytest
 from logs import interrupted, made, outcome, part, passing
 
-from conformance.backends.protocol import BackendInfo
-from conformance.errors import BackendError
 from conformance.record.log import read_log
 from conformance.record.verdict import standing
-from conformance.running.run import Plan, header
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +77,6 @@ def test_a_library_of_ones_own_is_not_the_contract(few):
 
 def test_an_interrupted_run_is_incomplete_whatever_its_header_says(few):
     assert standing(interrupted(passing(few), 5)).verdict == "INCOMPLETE"
-
-
-@pytest.mark.parametrize("missing", ["outputs", "element_types"])
-def test_a_backend_that_declares_nothing_is_unusable(few, missing):
-    declared = {"outputs": ("block_index_keys",), "element_types": ("f32",), missing: ()}
-    info = BackendInfo(name="x", version="1", vendor="me", **declared)
-    with pytest.raises(BackendError, match="declares no"):
-        header(Plan("x", few.cases, True), few, info)
 
 
 def test_the_log_says_what_was_left_out(few, tmp_path):
