@@ -117,8 +117,8 @@ def _program(name: str) -> str | None:
 def key_of(tools: Toolchain, sources: Path = SOURCES) -> Key:
     """The key under which the library of these sources is kept on this machine."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in sources.iterdir() if path.is_file()):
-        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(path for path in sources.rglob("*") if path.is_file() and "tests" not in path.parts):
+        digest.update(f"{path.relative_to(sources)}\0".encode() + path.read_bytes() + b"\0")
     return Key(
         openvino.get_version(), f"{tools.compiler}: {tools.identity}", platform.machine(), _cpu(), digest.hexdigest()
     )

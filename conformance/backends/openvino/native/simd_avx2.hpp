@@ -31,6 +31,61 @@ struct Simd {
     static Reg plus_product(Reg c, Reg a, Reg b) { return _mm256_fmadd_ps(a, b, c); }
     static Reg minus_product(Reg c, Reg a, Reg b) { return _mm256_fnmadd_ps(a, b, c); }
 
+    static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
+    // A bit for each lane in which a > b; none for a NaN.
+    static unsigned greater(Reg a, Reg b) {
+        return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+    }
+    static float largest(Reg x) {
+        float lanes[8];
+        _mm256_storeu_ps(lanes, x);
+        float most = lanes[0];
+        for (int i = 1; i < 8; ++i) most = lanes[i] > most ? lanes[i] : most;
+        return most;
+    }
+    static float sum(Reg x) {
+        float lanes[8];
+        _mm256_storeu_ps(lanes, x);
+        return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+    }
+
+    // Rows become columns.
+    static void transpose(Reg (&x)[8]) {
+        Reg t[8];
+        for (int i = 0; i < 8; i += 2) {
+            t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+            t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+            x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+            x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+            x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+        }
+        for (int i = 0; i < 4; ++i) {
+            const Reg low = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+            x[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+            x[i] = low;
+        }
+    }
+
+    // e to the x for x at or below zero: within 2 units of round-off; 0 where the result would be subnormal.
+    static Reg exp(Reg x) {
+        const Reg n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), 8);
+        Reg r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145752f), x);
+        r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
+        Reg y = _mm256_set1_ps(1.98756915e-4f);
+        y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.39819995e-3f));
+        y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(8.33345186e-3f));
+        y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(4.16657962e-2f));
+        y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.66666657e-1f));
+        y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(5.0e-1f));
+        y = _mm256_fmadd_ps(_mm256_mul_ps(r, r), y, _mm256_add_ps(r, _mm256_set1_ps(1.0f)));
+        const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+        const Reg result = _mm256_mul_ps(y, _mm256_castsi256_ps(power));
+        return _mm256_and_ps(result, _mm256_cmp_ps(x, _mm256_set1_ps(-87.3f), _CMP_GT_OQ));
+    }
+
     static Squares no_squares() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
     static void add_squares(Squares& s, Reg x) {
         const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));

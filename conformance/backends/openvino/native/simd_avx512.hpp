@@ -30,6 +30,52 @@ struct Simd {
     static Reg plus_product(Reg c, Reg a, Reg b) { return _mm512_fmadd_ps(a, b, c); }
     static Reg minus_product(Reg c, Reg a, Reg b) { return _mm512_fnmadd_ps(a, b, c); }
 
+    static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
+    // A bit for each lane in which a > b; none for a NaN.
+    static unsigned greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+    static float largest(Reg x) { return _mm512_reduce_max_ps(x); }
+    static float sum(Reg x) { return _mm512_reduce_add_ps(x); }
+
+    // Rows become columns.
+    static void transpose(Reg (&x)[16]) {
+        Reg t[16];
+        for (int i = 0; i < 16; i += 2) {
+            t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+            t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+        }
+        for (int i = 0; i < 16; i += 4) {
+            x[i] = pairs<0x44>(t[i], t[i + 2]);
+            x[i + 1] = pairs<0xee>(t[i], t[i + 2]);
+            x[i + 2] = pairs<0x44>(t[i + 1], t[i + 3]);
+            x[i + 3] = pairs<0xee>(t[i + 1], t[i + 3]);
+        }
+        for (int i = 0; i < 4; ++i) {
+            t[i] = _mm512_shuffle_f32x4(x[i], x[i + 4], 0x88);
+            t[i + 4] = _mm512_shuffle_f32x4(x[i], x[i + 4], 0xdd);
+            t[i + 8] = _mm512_shuffle_f32x4(x[i + 8], x[i + 12], 0x88);
+            t[i + 12] = _mm512_shuffle_f32x4(x[i + 8], x[i + 12], 0xdd);
+        }
+        for (int i = 0; i < 8; ++i) {
+            x[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+            x[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        }
+    }
+
+    // e to the x for x at or below zero: within 2 units of round-off; 0 where the result would be subnormal.
+    static Reg exp(Reg x) {
+        const Reg n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
+        Reg r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
+        r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
+        Reg y = _mm512_set1_ps(1.98756915e-4f);
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.39819995e-3f));
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(8.33345186e-3f));
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(4.16657962e-2f));
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.66666657e-1f));
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(5.0e-1f));
+        y = _mm512_fmadd_ps(_mm512_mul_ps(r, r), y, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+        return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.3f), _CMP_GT_OQ), y, n);
+    }
+
     static Squares no_squares() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
     static void add_squares(Squares& s, Reg x) {
         const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
@@ -62,6 +108,10 @@ struct Simd {
     static void fence() { _mm_sfence(); }
 
 private:
+    template <int Which>
+    static Reg pairs(Reg a, Reg b) {
+        return _mm512_shuffle_ps(a, b, Which);
+    }
     static __mmask16 mask(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
     static Reg widen(__m256i x) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));

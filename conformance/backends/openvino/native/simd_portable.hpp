@@ -103,6 +103,41 @@ struct Simd {
         return each([&](std::size_t i) { return c.lane[i] - a.lane[i] * b.lane[i]; });
     }
 
+    static Reg max(const Reg& a, const Reg& b) {
+        return each([&](std::size_t i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+    }
+    // A bit for each lane in which a > b; none for a NaN.
+    static unsigned greater(const Reg& a, const Reg& b) {
+        unsigned mask = 0;
+        for (std::size_t i = 0; i < width; ++i) mask |= static_cast<unsigned>(a.lane[i] > b.lane[i]) << i;
+        return mask;
+    }
+    static float largest(const Reg& x) {
+        float most = x.lane[0];
+        for (std::size_t i = 1; i < width; ++i) most = x.lane[i] > most ? x.lane[i] : most;
+        return most;
+    }
+    static float sum(const Reg& x) {
+        float total = 0;
+        for (std::size_t i = 0; i < width; ++i) total += x.lane[i];
+        return total;
+    }
+
+    // Rows become columns.
+    static void transpose(Reg (&x)[width]) {
+        for (std::size_t i = 0; i < width; ++i)
+            for (std::size_t j = 0; j < i; ++j) {
+                const float held = x[i].lane[j];
+                x[i].lane[j] = x[j].lane[i];
+                x[j].lane[i] = held;
+            }
+    }
+
+    // e to the x for x at or below zero; 0 where the result would be subnormal.
+    static Reg exp(const Reg& x) {
+        return each([&](std::size_t i) { return x.lane[i] > -87.3f ? std::exp(x.lane[i]) : 0.0f; });
+    }
+
     static Squares no_squares() { return {}; }
     static void add_squares(Squares& s, const Reg& x) {
         for (std::size_t i = 0; i < width; ++i)
