@@ -7,8 +7,8 @@
 #include <cstring>
 #include <memory>
 
-#include "kernel.hpp"
-#include "operation.hpp"
+#include "qsa_prepare/kernel.hpp"
+#include "qsa_prepare/operation.hpp"
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<qsa::QSAPrepare>>(),

@@ -13,9 +13,6 @@ namespace qsa {
 namespace attention {
 namespace {
 
-std::size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
 TileFunction function_of(Isa isa) {
     switch (isa) {
 #ifdef QSA_X86

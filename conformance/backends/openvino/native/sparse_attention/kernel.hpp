@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../kernel.hpp"
+#include "../common/kernel.hpp"
 
 namespace qsa {
 namespace attention {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "../tiles.hpp"
+#include "../common/tiles.hpp"
 #include "kernel.hpp"
 
 namespace {

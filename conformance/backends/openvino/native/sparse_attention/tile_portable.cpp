@@ -1,4 +1,4 @@
-#include "../simd_portable.hpp"
+#include "../common/simd_portable.hpp"
 
 #include "tile.hpp"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "../tiles.hpp"
+#include "../common/tiles.hpp"
 #include "kernel.hpp"
 
 namespace {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernel.hpp"
+#include "qsa_prepare/kernel.hpp"
 
 namespace {
 
@@ -34,8 +34,6 @@ public:
 private:
     std::size_t m_count;
 };
-
-std::size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
 constexpr std::align_val_t alignment{64};  // as OpenVINO's tensors; stores past the caches need it
 

@@ -6,6 +6,7 @@
 
 #include <openvino/core/except.hpp>
 
+#include "../common/rules.hpp"
 #include "kernel.hpp"
 
 namespace qsa {
@@ -14,18 +15,7 @@ namespace {
 using ov::Dimension;
 using ov::PartialShape;
 
-template <class... Parts>
-std::string join(const Parts&... parts) {
-    std::ostringstream text;
-    (text << ... << parts);
-    return text.str();
-}
-
-std::string list_names(const std::vector<Port>& ports) {
-    std::string names;
-    for (const Port port : ports) names += (names.empty() ? "" : ",") + std::string(port_names[port]);
-    return names;
-}
+const Rules rules{"QSAPrepare", port_names.data()};
 
 // A feature is off when the port has no last dimension to speak of; [N, 0, Dr] with Dr > 0 is on without tokens (OFF-3).
 enum class Presence { on, off, unknown };
@@ -38,54 +28,6 @@ Presence presence(const PartialShape& shape) {
     return last.is_static() ? Presence::off : Presence::unknown;
 }
 
-struct Claim {
-    Port port;
-    Dimension value;
-};
-
-// One dimension as several ports state it. The first is taken as right unless three others agree against it.
-class Agreement {
-public:
-    explicit Agreement(const char* symbol) : m_symbol(symbol) {}
-
-    void add(Port port, const Dimension& value) { m_claims.push_back({port, value}); }
-    void add(Port port, const Shapes& shapes, std::size_t axis) {
-        if (shapes[port].rank().is_static()) add(port, shapes[port][axis]);
-    }
-
-    Dimension settle() const {
-        Dimension common = Dimension::dynamic();
-        bool agreed = true;
-        for (const Claim& claim : m_claims) agreed = agreed && Dimension::merge(common, common, claim.value);
-        if (!agreed) refuse_conflict();
-        return common;
-    }
-
-private:
-    [[noreturn]] void refuse_conflict() const {
-        const Claim& first = m_claims.front();
-        std::vector<Claim> others;
-        for (const Claim& claim : m_claims)
-            if (!claim.value.compatible(first.value)) others.push_back(claim);
-        const bool against_first =
-            others.size() >= 3 && others.size() + 1 == m_claims.size() &&
-            std::all_of(others.begin(), others.end(),
-                        [&](const Claim& claim) { return claim.value.compatible(others.front().value); });
-        if (against_first) say({first.port}, first.value, others.front());
-        if (others.empty()) others.push_back(m_claims.back());  // ranges that overlap in pairs only
-        std::vector<Port> ports;
-        for (const Claim& claim : others) ports.push_back(claim.port);
-        say(ports, others.front().value, first);
-    }
-
-    [[noreturn]] void say(const std::vector<Port>& ports, const Dimension& got, const Claim& wanted) const {
-        refuse(2, list_names(ports), join(m_symbol, " is ", got, " there, but ", wanted.value, " in ", port_names[wanted.port]));
-    }
-
-    const char* m_symbol;
-    std::vector<Claim> m_claims;
-};
-
 void check_ranks(const Shapes& shapes) {
     static constexpr std::array<std::int64_t, port_count> ranks{3, 3, 1, 3, 3, 1, 3, 2};
     static constexpr std::array<bool, port_count> may_be_off{false, false, false, true, true, true, false, true};
@@ -93,13 +35,13 @@ void check_ranks(const Shapes& shapes) {
         const auto& rank = shapes[port].rank();
         if (rank.is_dynamic() || rank.get_length() == ranks[port]) continue;
         if (may_be_off[port] && presence(shapes[port]) != Presence::on) continue;
-        refuse(2, port_names[port], join("its shape is ", shapes[port], ", but it has ", ranks[port], " dimensions"));
+        rules.refuse(2, port_names[port], join("its shape is ", shapes[port], ", but it has ", ranks[port], " dimensions"));
     }
 }
 
 // All of rope_cos, rope_sin and past_incomplete_rope, or none; the odd one out is named (ERR-4).
 bool check_rope_presence(const Shapes& shapes) {
-    std::vector<Port> on, off;
+    std::vector<std::size_t> on, off;
     for (const Port port : {rope_cos, rope_sin, past_incomplete_rope}) {
         const Presence p = presence(shapes[port]);
         if (p == Presence::on) on.push_back(port);
@@ -107,8 +49,8 @@ bool check_rope_presence(const Shapes& shapes) {
     }
     if (!on.empty() && !off.empty()) {
         const auto& odd = off.size() <= on.size() ? off : on;
-        refuse(4, list_names(odd),
-               join(list_names(off), " has no elements while ", list_names(on),
+        rules.refuse(4, rules.list_names(odd),
+               join(rules.list_names(off), " has no elements while ", rules.list_names(on),
                     " has: rotation needs rope_cos, rope_sin and past_incomplete_rope, or none of them"));
     }
     return !on.empty();
@@ -117,7 +59,7 @@ bool check_rope_presence(const Shapes& shapes) {
 // Dr from the last dimension of past_incomplete_rope, which holds cos and sin.
 Dimension half_of(const Dimension& both) {
     if (both.is_static() && both.get_length() % 2 != 0)
-        refuse(2, port_names[past_incomplete_rope], join("its last dimension is ", both, ", but it holds cos and sin: 2*Dr"));
+        rules.refuse(2, port_names[past_incomplete_rope], join("its last dimension is ", both, ", but it holds cos and sin: 2*Dr"));
     const auto most = both.get_max_length();
     return {(both.get_min_length() + 1) / 2, most < 0 ? -1 : most / 2};
 }
@@ -128,50 +70,50 @@ Dimension twice(const Dimension& Dr) {
 }
 
 Dimension agree_on_N(const Shapes& shapes, bool rope) {
-    Agreement N("N");
-    N.add(raw_index_keys, shapes, 0);
-    N.add(past_block_index_keys, shapes, 0);
+    Agreement N(rules, "N");
+    N.add(raw_index_keys, shapes[raw_index_keys], 0);
+    N.add(past_block_index_keys, shapes[past_block_index_keys], 0);
     const PartialShape& lengths = shapes[key_length_port];
     if (lengths.rank().is_static() && !lengths[0].compatible(1)) N.add(key_length_port, lengths[0]);  // LEN-2
     if (rope) {
-        N.add(rope_cos, shapes, 0);
-        N.add(rope_sin, shapes, 0);
+        N.add(rope_cos, shapes[rope_cos], 0);
+        N.add(rope_sin, shapes[rope_sin], 0);
     }
-    N.add(past_incomplete_raw_keys, shapes, 0);
-    if (rope) N.add(past_incomplete_rope, shapes, 0);
+    N.add(past_incomplete_raw_keys, shapes[past_incomplete_raw_keys], 0);
+    if (rope) N.add(past_incomplete_rope, shapes[past_incomplete_rope], 0);
     return N.settle();
 }
 
 Dimension agree_on_Di(const Shapes& shapes, bool norm) {
-    Agreement Di("Di");
-    Di.add(raw_index_keys, shapes, 2);
-    Di.add(past_block_index_keys, shapes, 2);
-    if (norm) Di.add(k_norm_weight, shapes, 0);
-    Di.add(past_incomplete_raw_keys, shapes, 2);
+    Agreement Di(rules, "Di");
+    Di.add(raw_index_keys, shapes[raw_index_keys], 2);
+    Di.add(past_block_index_keys, shapes[past_block_index_keys], 2);
+    if (norm) Di.add(k_norm_weight, shapes[k_norm_weight], 0);
+    Di.add(past_incomplete_raw_keys, shapes[past_incomplete_raw_keys], 2);
     return Di.settle();
 }
 
 Dimension agree_on_L(const Shapes& shapes, bool rope) {
-    Agreement L("L");
-    L.add(raw_index_keys, shapes, 1);
+    Agreement L(rules, "L");
+    L.add(raw_index_keys, shapes[raw_index_keys], 1);
     if (rope) {
-        L.add(rope_cos, shapes, 1);
-        L.add(rope_sin, shapes, 1);
+        L.add(rope_cos, shapes[rope_cos], 1);
+        L.add(rope_sin, shapes[rope_sin], 1);
     }
     return L.settle();
 }
 
 Dimension agree_on_Dr(const Shapes& shapes, const Dimension& Di) {
-    Agreement width("Dr");
-    width.add(rope_cos, shapes, 2);
-    width.add(rope_sin, shapes, 2);
+    Agreement width(rules, "Dr");
+    width.add(rope_cos, shapes[rope_cos], 2);
+    width.add(rope_sin, shapes[rope_sin], 2);
     if (shapes[past_incomplete_rope].rank().is_static())
         width.add(past_incomplete_rope, half_of(shapes[past_incomplete_rope][1]));
     const Dimension Dr = width.settle();
     if (Dr.is_static() && Dr.get_length() % 2 != 0)
-        refuse(4, "rope_cos,rope_sin,past_incomplete_rope", join("Dr is ", Dr, ", but the rotary width is even"));
+        rules.refuse(4, "rope_cos,rope_sin,past_incomplete_rope", join("Dr is ", Dr, ", but the rotary width is even"));
     if (Di.is_static() && Dr.get_min_length() > Di.get_length())
-        refuse(4, "rope_cos,rope_sin,past_incomplete_rope", join("Dr is ", Dr, ", but an index key has only ", Di, " elements"));
+        rules.refuse(4, "rope_cos,rope_sin,past_incomplete_rope", join("Dr is ", Dr, ", but an index key has only ", Di, " elements"));
     return Dr;
 }
 
@@ -211,46 +153,21 @@ bool settle(const ShapeOf& shape, std::int64_t r, Layout& layout) {
 
 }  // namespace
 
-void refuse(int error, const std::string& names, const std::string& text) {
-    static const char* const kinds[] = {"attribute", "shape", "type", "rope", "value"};
-    OPENVINO_THROW("QSAPrepare[ERR-", error, " ", kinds[error - 1], " ", names, "]: ", text);
-}
-
 std::int64_t Lengths::operator[](std::size_t n) const {
     return key_length(data, type == ov::element::i32 ? LengthType::i32 : LengthType::i64, count, n);
 }
 
 void check_attributes(std::int64_t key_block_size, double epsilon) {
-    if (key_block_size < 2) refuse(1, "key_block_size", join("it is ", key_block_size, ", but must be at least 2"));
-    if (!(epsilon >= 0)) refuse(1, "epsilon", join("it is ", epsilon, ", but must not be negative or NaN"));
+    if (key_block_size < 2) rules.refuse(1, "key_block_size", join("it is ", key_block_size, ", but must be at least 2"));
+    if (!(epsilon >= 0)) rules.refuse(1, "epsilon", join("it is ", epsilon, ", but must not be negative or NaN"));
 }
 
 ov::element::Type check_types(const Types& types) {
-    using namespace ov::element;
-    const auto& lengths = types[key_length_port];
-    if (lengths.is_static() && lengths != i32 && lengths != i64)
-        refuse(3, "key_length", join("its type is ", lengths, ", but must be i32 or i64"));
-    std::vector<Port> known;
-    for (std::size_t port = 0; port < port_count; ++port) {
-        if (port == key_length_port || types[port].is_dynamic()) continue;
-        if (types[port] != f32 && types[port] != f16 && types[port] != bf16)
-            refuse(3, port_names[port], join("its type is ", types[port], ", but must be f32, f16 or bf16"));
-        known.push_back(static_cast<Port>(port));
-    }
-    if (known.empty()) return dynamic;
-    // As with dimensions: the first port is right unless most others agree against it.
-    const auto count = [&](const Type& type) {
-        return std::count_if(known.begin(), known.end(), [&](Port port) { return types[port] == type; });
-    };
-    Type wanted = types[known.front()];
-    for (const Port port : known)
-        if (2 * count(types[port]) > static_cast<std::ptrdiff_t>(known.size())) wanted = types[port];
-    std::vector<Port> odd;
-    for (const Port port : known)
-        if (types[port] != wanted) odd.push_back(port);
-    if (!odd.empty())
-        refuse(3, list_names(odd), join("its type is ", types[odd.front()], ", but the other inputs are ", wanted));
-    return wanted;
+    rules.whole(types[key_length_port], key_length_port);
+    std::vector<std::size_t> floats;
+    for (std::size_t port = 0; port < port_count; ++port)
+        if (port != key_length_port) floats.push_back(port);
+    return rules.common_float(types.data(), floats);
 }
 
 Layout check_shapes(const ov::TensorVector& tensors, std::int64_t r) {
@@ -280,10 +197,10 @@ Layout check_shapes(const Shapes& shapes, std::int64_t r) {
 
     const PartialShape& lengths = shapes[key_length_port];
     if (lengths.rank().is_static() && !lengths[0].compatible(1) && !lengths[0].compatible(layout.N))
-        refuse(2, "key_length", join("its shape is ", lengths, ", but must be [1] or [N], N = ", layout.N));
+        rules.refuse(2, "key_length", join("its shape is ", lengths, ", but must be [1] or [N], N = ", layout.N));
     const PartialShape& raw = shapes[past_incomplete_raw_keys];
     if (raw.rank().is_static() && !raw[1].compatible(r - 1))
-        refuse(2, "past_incomplete_raw_keys",
+        rules.refuse(2, "past_incomplete_raw_keys",
                join("its shape is ", raw, ", but the second dimension is key_block_size - 1 = ", r - 1));
     return layout;
 }
@@ -292,11 +209,11 @@ Dimension check_lengths(const Lengths& lengths, const Layout& layout, std::int64
     std::int64_t most = 0;
     for (std::size_t n = 0; n < lengths.count; ++n) {
         const std::int64_t S = lengths[n];
-        if (S < 0) refuse(5, "key_length", join("key_length[", n, "] is ", S, ", but must not be negative"));
+        if (S < 0) rules.refuse(5, "key_length", join("key_length[", n, "] is ", S, ", but must not be negative"));
         if (layout.L.is_static() && layout.Bp.get_max_length() >= 0 && layout.N.get_max_length() != 0) {
             const std::int64_t c = std::max<std::int64_t>(S - layout.L.get_length(), 0) / r;
             if (c > layout.Bp.get_max_length())
-                refuse(5, "past_block_index_keys",
+                rules.refuse(5, "past_block_index_keys",
                        join("it holds Bp = ", layout.Bp, " block keys, but key_length[", n, "] = ", S, " with L = ",
                             layout.L, " means ", c, " finished blocks"));
         }

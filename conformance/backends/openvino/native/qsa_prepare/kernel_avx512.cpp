@@ -1,4 +1,4 @@
-#include "simd_avx512.hpp"
+#include "../common/simd_avx512.hpp"
 
 #include "block_kernel.hpp"
 

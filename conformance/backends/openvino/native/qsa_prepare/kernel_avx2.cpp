@@ -1,4 +1,4 @@
-#include "simd_avx2.hpp"
+#include "../common/simd_avx2.hpp"
 
 #include "block_kernel.hpp"
 

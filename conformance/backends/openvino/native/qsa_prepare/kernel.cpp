@@ -11,9 +11,6 @@ namespace {
 // Block keys this narrow need no memory but the stack.
 constexpr std::size_t stack_scratch = 4096;
 
-std::size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
 const char* at(const void* base, std::size_t bytes) {
     return base == nullptr ? nullptr : static_cast<const char*>(base) + bytes;
 }
@@ -173,28 +170,6 @@ BlocksFunction function_of(Isa isa) {
 }
 
 }  // namespace
-
-bool runs_here(Isa isa) {
-#ifdef QSA_X86
-    // Every CPU with AVX2 and FMA converts f16 as well.
-    if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (isa == Isa::avx512)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#endif
-    return isa == Isa::automatic || isa == Isa::portable;
-}
-
-Isa best_isa() {
-    static const Isa best = runs_here(Isa::avx512) ? Isa::avx512 : runs_here(Isa::avx2) ? Isa::avx2 : Isa::portable;
-    return best;
-}
-
-std::int64_t key_length(const void* lengths, LengthType type, std::size_t count, std::size_t n) {
-    const std::size_t i = count == 1 ? 0 : n;  // LEN-2
-    return type == LengthType::i32 ? static_cast<const std::int32_t*>(lengths)[i]
-                                   : static_cast<const std::int64_t*>(lengths)[i];
-}
 
 Sequence sequence(const Problem& p, std::size_t n) {
     const auto S = static_cast<std::size_t>(key_length(p.key_length, p.length_type, p.length_count, n));

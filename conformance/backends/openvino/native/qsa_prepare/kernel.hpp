@@ -20,13 +20,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../common/kernel.hpp"
+
 namespace qsa {
-
-enum class ElementType { f32, f16, bf16 };
-enum class LengthType { i32, i64 };
-
-// Which code computes the blocks. `automatic` takes the widest that this CPU runs.
-enum class Isa { automatic, portable, avx2, avx512 };
 
 // One call. All arrays are dense and row-major; arrays without elements may be null.
 struct Problem {
@@ -59,17 +55,6 @@ struct Sequence {
 // Sequence n of the problem; its key_length must not be negative.
 Sequence sequence(const Problem& problem, std::size_t n);
 
-// key_length of sequence n, as it was given.
-std::int64_t key_length(const void* lengths, LengthType type, std::size_t count, std::size_t n);
-
-// Runs `work(state, worker)` for workers 0 .. count-1, in any order, and returns when all have returned.
-class Workers {
-public:
-    virtual ~Workers() = default;
-    virtual std::size_t limit() const = 0;
-    virtual void run(std::size_t count, void (*work)(void* state, std::size_t worker), void* state) const = 0;
-};
-
 struct Options {
     Isa isa = Isa::automatic;
     // Enough work for a tile to hide the cost of fetching it, little enough for an even share and for the L2 cache.
@@ -86,10 +71,6 @@ struct Options {
 // row, and every block is computed by one worker in token order, so the result depends neither on the number of
 // workers nor on how a stream was split.
 void prepare(const Problem& problem, const Workers& workers, const Options& options = {});
-
-// What `automatic` means on this machine.
-Isa best_isa();
-bool runs_here(Isa isa);
 
 // Bytes that `prepare` must move for this problem, read and written (the roofline above).
 std::size_t bytes_to_move(const Problem& problem);

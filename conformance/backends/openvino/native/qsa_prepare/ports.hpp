@@ -47,8 +47,6 @@ struct Lengths {
     std::int64_t operator[](std::size_t n) const;
 };
 
-[[noreturn]] void refuse(int error, const std::string& names, const std::string& text);
-
 void check_attributes(std::int64_t key_block_size, double epsilon);
 ov::element::Type check_types(const Types& types);  // T, or dynamic
 Layout check_shapes(const Shapes& shapes, std::int64_t r);
