@@ -101,9 +101,9 @@ class TestRun:
             ("py:no_such_module:Mine", "ModuleNotFoundError"),
             (f"py:{FAKES}:Honesty", "(did you mean 'Honest'?)"),
             (f"py:{FAKES}:np", "is not a backend"),
-            (f"py:{FAKES}:Honest,readings", "is no key=value"),
+            (f"py:{FAKES}:Honest,readings", "is not key=value"),
             (f"py:{FAKES}:Honest,speed=fast", "cannot be built: TypeError"),
-            (f"py:{FAKES}", "names no class"),
+            (f"py:{FAKES}", "does not name a class"),
         ],
     )
     def test_an_unusable_backend_is_one_sentence_and_exit_3(self, cli, few, connect, words):
@@ -144,7 +144,7 @@ class TestOtherVerbs:
         code, out, _ = cli("backends")
         assert code == 0
         assert "numpy" in out
-        native = next(line for line in out.splitlines() if line.startswith("openvino-native"))
+        native = next(line for line in out.splitlines() if "openvino-native" in line)
         assert "usable" in native or "unavailable" in native
 
     def test_doctor_is_content(self, cli):
