@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -549,6 +553,67 @@ def test_built_again_only_when_the_key_changes(tiny: tuple[Path, Path, Path], mo
     assert len({first, second, third, fourth}) == 4
     assert builds(log) == 4
     assert "openvino-2099.1.0-" in str(fourth)
+
+
+def _record(library: Path, **changed: object) -> None:
+    path = library.parent / native_build.RECORD
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def _not_a_library(library: Path) -> None:
+    library.write_bytes(b"not a library")
+    _record(library, checksum=hashlib.sha256(library.read_bytes()).hexdigest())
+
+
+def _a_file_for_the_folder(library: Path) -> None:
+    shutil.rmtree(library.parent)
+    library.parent.write_text("")
+
+
+DAMAGE = {
+    "truncated": (lambda library: library.write_bytes(library.read_bytes()[:5000]), "does not have its checksum"),
+    "empty": (lambda library: library.write_bytes(b""), "does not have its checksum"),
+    "one bit": (lambda library: library.write_bytes(library.read_bytes()[:-1] + b"\x55"), "does not have its checksum"),
+    "missing": (Path.unlink, "cannot be read"),
+    "a folder": (lambda library: (library.unlink(), library.mkdir()), "cannot be read"),
+    "no record": (lambda library: (library.parent / native_build.RECORD).unlink(), "cannot be read"),
+    "a record that is not JSON": (lambda library: (library.parent / native_build.RECORD).write_text("{"), "cannot be"),
+    "a record of another kind": (
+        lambda library: (library.parent / native_build.RECORD).write_text("[]"),
+        "something else",
+    ),
+    "for another OpenVINO": (lambda library: _record(library, openvino="2020.1"), "was built from something else"),
+    "of other sources": (lambda library: _record(library, sources="0"), "was built from something else"),
+    "no checksum": (lambda library: _record(library, checksum=None), "does not have its checksum"),
+    "not a library": (_not_a_library, "cannot be loaded"),
+    "a file for the folder": (_a_file_for_the_folder, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_build_is_built_again(tiny: tuple[Path, Path, Path], damage: str) -> None:
+    sources, cache, log = tiny
+    reports: list[str] = []
+    made = build_native(sources=sources, cache=cache)
+    cache = shutil.copytree(cache, cache.with_name("copy"))  # of which this process has loaded nothing
+    library = cache / made.relative_to(made.parents[1])
+    spoil, words = DAMAGE[damage]
+    spoil(library)
+    assert build_native(reports.append, sources=sources, cache=cache) == library
+    assert builds(log) == 2
+    assert words in reports[0]
+    assert ctypes.CDLL(str(library)).answer() == 42
+    assert build_native(sources=sources, cache=cache) == library
+    assert builds(log) == 2
+
+
+def test_a_build_that_does_not_load_is_not_kept_as_usable(tiny: tuple[Path, Path, Path]) -> None:
+    sources, cache, _ = tiny
+    (sources / "tiny.cpp").write_text(
+        'int nowhere(); extern "C" int answer() { return nowhere(); }\n', encoding="utf-8"
+    )
+    with pytest.raises(BackendError, match="cannot be loaded"):
+        build_native(sources=sources, cache=cache)
 
 
 def test_another_compiler_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

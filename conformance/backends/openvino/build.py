@@ -7,6 +7,7 @@ under sanitizers (``--sanitize address undefined thread``).
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ FEATURE = "openvino-cpu-op"
 SOURCES = Path(__file__).parent / "native"
 CACHE_VARIABLE = "QSA_CONFORMANCE_NATIVE_CACHE"
 LIBRARY = "qsa_extension.so"  # a CMake module has this suffix on macOS, too
+RECORD = "key.json"  # beside the library: what it was built from, and its checksum
 SANITIZERS = ("address", "undefined", "thread")
 SHOWN_LINES = 40
 
@@ -68,24 +70,47 @@ def build_native(report: Report | None = None, *, sources: Path = SOURCES, cache
 
     `report` gets one sentence before a build. Raises `Unsupported` without a compiler or CMake, `BackendError` with
     the compiler's own words when the build fails. Processes that build at the same time wait for each other; a
-    library appears in the cache complete or not at all.
+    library appears in the cache complete or not at all. One that is damaged, or cannot be loaded, is built again.
     """
     tools = find_toolchain()
     key = key_of(tools, sources)
     root = cache or cache_folder()
     library = root / key.name / LIBRARY
-    if library.is_file():
+    if not fault_of(library, key):
         return library
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / f"{key.name}.lock"):
-            if not library.is_file():
+            fault = fault_of(library, key)
+            if fault:
                 if report is not None:
-                    report(f"building the C++ operation with {tools.identity}, once for this OpenVINO and CPU")
+                    why = f"; the one in the cache {fault}" if library.parent.exists() else ""
+                    report(f"building the C++ operation with {tools.identity}, once for this OpenVINO and CPU{why}")
                 _build_into(library, key, tools, sources)
+                fault = fault_of(library, key)
+                if fault:
+                    raise BackendError(f"the C++ operation was built, and {fault}: {library}")
     except OSError as error:
         raise BackendError(f"the C++ operation cannot be kept in {root}: {error}; set {CACHE_VARIABLE}") from error
     return library
+
+
+def fault_of(library: Path, key: Key) -> str:
+    """What is wrong with a library in the cache, as the end of a sentence; nothing when it can be used."""
+    try:
+        record = json.loads((library.parent / RECORD).read_text(encoding="utf-8"))
+        checksum = hashlib.sha256(library.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({type(error).__name__})"
+    if not isinstance(record, dict) or {name: record.get(name) for name in asdict(key)} != asdict(key):
+        return "was built from something else"
+    if record.get("checksum") != checksum:
+        return "does not have its checksum"
+    try:  # only one that has its checksum: a truncated one may end the process that maps it
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return f"cannot be loaded ({error})"
+    return ""
 
 
 def find_toolchain() -> Toolchain:
@@ -158,9 +183,13 @@ def _build_into(library: Path, key: Key, tools: Toolchain, sources: Path) -> Non
         _run([tools.cmake, "--build", str(build)])
         made.mkdir()
         shutil.copy2(build / LIBRARY, made)
-        (made / "key.json").write_text(json.dumps(asdict(key), indent=1), encoding="utf-8")
-        if library.parent.exists():  # without the library in it: what is left of something else
+        checksum = hashlib.sha256((made / LIBRARY).read_bytes()).hexdigest()
+        record = json.dumps(asdict(key) | {"checksum": checksum}, indent=1)
+        (made / RECORD).write_text(record, encoding="utf-8")
+        if library.parent.is_dir() and not library.parent.is_symlink():  # one that cannot be used
             shutil.rmtree(library.parent)
+        else:
+            library.parent.unlink(missing_ok=True)
         made.replace(library.parent)
 
 

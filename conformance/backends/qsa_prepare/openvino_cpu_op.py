@@ -23,8 +23,9 @@ from openvino.utils.node_factory import NodeFactory
 
 from conformance.backends.openvino.build import FEATURE, build_native, find_toolchain
 from conformance.backends.openvino.runtime import OUTPUTS, PRECISION, URL, Device, Inputs, cores, model_of, type_of
-from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
+from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, serve_only
 from conformance.backends.qsa_prepare.refusals import RANKS, ROPE_PORTS
+from conformance.errors import BackendError
 
 if TYPE_CHECKING:
     from conformance.backends.openvino.kernel_timing import Part
@@ -75,7 +76,11 @@ class OpenVINOCpuOp:
         }
 
     def describe(self) -> BackendInfo:
-        """Every output, type and feature of the contract."""
+        """Every output, type and feature of the contract. Builds the library when there is none yet.
+
+        Raises `BackendError` when it does not build: then there is nothing to judge.
+        """
+        self._load()
         return BackendInfo(
             name=FEATURE,
             version=self._device.version,
@@ -87,14 +92,23 @@ class OpenVINOCpuOp:
         )
 
     def prepare(self, config: OperationConfig) -> CpuOpSession:
-        """Build the library when there is none yet, and the model. Raises `Rejected` for ERR-1."""
-        if self._factory is None:
-            library = build_native(lambda text: print(f"qsa-conformance: {text}", file=sys.stderr))
-            self._device.core.add_extension(library)
-            factory = NodeFactory()
-            factory.add_extension(library)
-            self._factory = factory
+        """The model of a configuration. Raises `Rejected` for ERR-1, `Unsupported` for another operation."""
+        serve_only(config, "QSAPrepare")
+        self._load()
         return CpuOpSession(self, config)
+
+    def _load(self) -> None:
+        """The library as an extension of this device's OpenVINO, built when there is none yet."""
+        if self._factory is not None:
+            return
+        library = build_native(lambda text: print(f"qsa-conformance: {text}", file=sys.stderr))
+        factory = NodeFactory()
+        try:
+            self._device.core.add_extension(library)
+            factory.add_extension(library)
+        except RuntimeError as error:
+            raise BackendError(f"OpenVINO does not load the C++ operation in {library}: {error}") from error
+        self._factory = factory
 
     def timing_targets(self, threads: int) -> tuple[Part, ...]:
         """What `perf` times next to this backend: the kernel alone, and an operation that computes nothing."""
