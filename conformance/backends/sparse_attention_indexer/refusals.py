@@ -35,8 +35,8 @@ def check_attributes(config: OperationConfig, *, floor_budget: bool = False) -> 
     """ERR-1 as far as no shape is needed, and the part of ERR-3 that is known before any call.
 
     Raises `Rejected` at "prepare": "attribute" for a key_block_size, token_budget or num_selection_heads below 1 and a
-    budget that is not a multiple of the block size (with `floor_budget`: that does not hold one block), "type" for types
-    outside the contract.
+    budget that is not a multiple of the block size (with `floor_budget`: that holds no block), "type" for types outside
+    the contract.
     """
     r, budget, heads = (
         _integer(config.attributes.get(name, default))
