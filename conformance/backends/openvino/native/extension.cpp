@@ -9,10 +9,14 @@
 
 #include "qsa_prepare/kernel.hpp"
 #include "qsa_prepare/operation.hpp"
+#include "sparse_attention/operation.hpp"
+#include "sparse_attention_indexer/operation.hpp"
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<qsa::QSAPrepare>>(),
     std::make_shared<ov::OpExtension<qsa::EmptyOp>>(),
+    std::make_shared<ov::OpExtension<qsa::SparseAttentionIndexer>>(),
+    std::make_shared<ov::OpExtension<qsa::SparseAttention>>(),
 }));
 
 namespace {

@@ -1,34 +1,17 @@
 #include "operation.hpp"
 
-#include <openvino/core/parallel.hpp>
 #include <openvino/op/constant.hpp>
 
+#include "../common/openvino.hpp"
 #include "kernel.hpp"
 #include "ports.hpp"
 
 namespace qsa {
 namespace {
 
-// OpenVINO's own threads: inside an inference these are the ones of its stream, so INFERENCE_NUM_THREADS holds.
-class OpenVINOWorkers : public Workers {
-public:
-    std::size_t limit() const override { return static_cast<std::size_t>(parallel_get_max_threads()); }
-    void run(std::size_t count, void (*work)(void*, std::size_t), void* state) const override {
-        ov::parallel_nt(static_cast<int>(count), [&](int worker, int) { work(state, static_cast<std::size_t>(worker)); });
-    }
-};
-
-ElementType element_type(const ov::element::Type& type) {
-    if (type == ov::element::f16) return ElementType::f16;
-    return type == ov::element::bf16 ? ElementType::bf16 : ElementType::f32;
-}
-
 void check_count(std::size_t count) {
     OPENVINO_ASSERT(count == port_count, "QSAPrepare takes ", std::size_t{port_count}, " inputs, but got ", count);
 }
-
-const void* data_of(const ov::Tensor& tensor) { return tensor.get_size() == 0 ? nullptr : tensor.data(); }
-void* data_of(ov::Tensor& tensor) { return tensor.get_size() == 0 ? nullptr : tensor.data(); }
 
 }  // namespace
 
@@ -91,7 +74,7 @@ bool QSAPrepare::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
 
     Problem p;
     p.element_type = element_type(T);
-    p.length_type = lengths.type == ov::element::i32 ? LengthType::i32 : LengthType::i64;
+    p.length_type = length_type(lengths.type);
     p.N = layout.N.get_length();
     p.L = layout.L.get_length();
     p.Di = layout.Di.get_length();
