@@ -1,0 +1,92 @@
+"""How a replaced stage becomes a backend.
+
+An implementation is a subclass of the reference, or of `Admission` when it is wrong in what it refuses. One instance is
+made per session, so that an implementation may keep state from call to call in itself; what all sessions of a process
+would share is kept in `process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance import __version__
+from conformance.backends.protocol import BackendInfo, OperationConfig, Session
+from conformance.faults.entry import Entry, Shelf
+from reference.sparse_attention.operation import Readings, SparseAttention
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+OPERATION = "SparseAttention"
+SHELF = Shelf()
+fault, variant = SHELF.fault, SHELF.variant
+
+
+class Admission:
+    """What is refused: attributes at the preparation, everything else at the call."""
+
+    def configuration(self, config: OperationConfig) -> None:
+        """Raises `Rejected` for attributes and types that are refused."""
+        from conformance.backends import refusals
+
+        self.checker = refusals.checker(config, OPERATION)
+
+    def call(self, config: OperationConfig, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The inputs to compute with. Raises `Rejected` for inputs that are refused."""
+        self.checker.check(inputs)
+        return inputs
+
+
+class Faulty(SparseAttention):
+    """The reference, with room for what sessions share."""
+
+    process: dict[str, Any]
+
+
+class Planted:
+    """A backend that runs one entry, or none; it stands for one process."""
+
+    def __init__(self, entry: Entry | None, readings: Readings | None = None) -> None:
+        self.entry, self.readings = entry, readings
+        self.process: dict[str, Any] = {}
+
+    def describe(self) -> BackendInfo:
+        return BackendInfo(
+            name=self.entry.connect if self.entry else "numpy",
+            version=f"{__version__} on NumPy {np.__version__}",
+            vendor="qsa-conformance",
+            element_types=("f32", "f16", "bf16"),
+            outputs=("attention_output",),
+            features=("key_length", "scale", "sinks", "left_padding"),
+            operation=OPERATION,
+        )
+
+    def prepare(self, config: OperationConfig) -> Session:
+        implementation = self.entry.implementation if self.entry else SparseAttention
+        admission = implementation() if issubclass(implementation, Admission) else Admission()
+        admission.configuration(config)
+        operation = implementation if issubclass(implementation, SparseAttention) else SparseAttention
+        attributes = config.attributes
+        op = operation(
+            int(attributes["key_block_size"]),
+            int(attributes["query_block_size"]),
+            bool(attributes["causal"]),
+            self.readings,
+        )
+        if isinstance(op, Faulty):
+            op.process = self.process
+        return PlantedSession(config, admission, op)
+
+
+class PlantedSession:
+    def __init__(self, config: OperationConfig, admission: Admission, op: SparseAttention) -> None:
+        self.config, self.admission, self.op = config, admission, op
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        with np.errstate(all="ignore"):
+            return self.op.run(self.admission.call(self.config, inputs))
+
+    def close(self) -> None:
+        return None
