@@ -52,3 +52,13 @@ def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
     """' (did you mean ...?)' for a word that is close to a known one, else an empty string."""
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def plural(number: int, noun: str, many: str = "") -> str:
+    """A number with its noun, as '1 case', '2,017 cases' or '3 classes' (`many` where an s is not enough)."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def article(noun: str) -> str:
+    """A noun with 'a' or 'an', by its first letter."""
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"

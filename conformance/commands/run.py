@@ -23,6 +23,7 @@ from conformance.record.expectations import find
 from conformance.record.log import Log, file_name, read_log
 from conformance.record.recorded import cases_of
 from conformance.reporting import table
+from conformance.reporting.groups import SHOWN_GROUPS
 from conformance.running.isolation import Isolation, Running, running
 from conformance.running.resume import check_same, take_up
 from conformance.running.run import Plan, execute
@@ -46,7 +47,7 @@ from conformance.running.run import Plan, execute
               help="Run the cases of a log; -b and --reading are as there unless given.")  # fmt: skip
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
 @click.option("--diagnosis/--no-diagnosis", default=True, help="Say which known mistake failures look like.")
-@click.option("--show", type=int, default=table.SHOWN_FAILURES, show_default=True, help="Failures to print.")
+@click.option("--show", type=int, default=SHOWN_GROUPS, show_default=True, help="Groups of failures to print in full.")
 def command(
     backends: tuple[str, ...],
     expression: str,
@@ -207,7 +208,7 @@ class _Bar:
 def show_logs(logs: list[Log], library: Library, show: int) -> None:
     """The matrix, what is unsupported and why, and the failures of every backend."""
     if logs:
-        click.echo(table.report(logs, library.operation, limit=show))
+        click.echo(table.report(logs, library.operation, full=show, next_command=True))
 
 
 def exit_code(logs: list[Log], unusable: list[str]) -> int:

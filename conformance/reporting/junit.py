@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from xml.etree import ElementTree as Xml
+from collections.abc import Iterator, Sequence
 
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from conformance.errors import plural
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, Surprise
+from conformance.record.verdict import standing
 from conformance.reporting import table
+from conformance.reporting.plain import presentable
 
 # Characters that XML 1.0 cannot hold.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -19,72 +23,81 @@ def junit(logs: Sequence[Log]) -> str:
 
     An expected failure is skipped, and every surprise is a failure.
     """
-    root = Xml.Element("testsuites", name="qsa-conformance")
+    logs = [presentable(log) for log in logs]
+    root = JUnitXml("qsa-conformance")
     for log, title in zip(logs, table.titles(logs), strict=True):
-        root.append(_suite(log, title))
-    Xml.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+        root.add_testsuite(_suite(log, title))
+    root.update_statistics()
+    text: str = root.tostring().decode()
+    return text if text.endswith("\n") else text + "\n"
 
 
-def _suite(log: Log, title: str) -> Xml.Element:
-    surprises = log.assessment.surprises if log.assessment else ()
-    by_case = {surprise.case: surprise for surprise in surprises if surprise.case}
-    elements = [_case(log, outcome, by_case.get(outcome.case)) for outcome in log.outcomes]
-    for surprise in surprises:
-        if not surprise.case:
-            element = Xml.Element("testcase", classname="expectations", name=_clean(surprise.says), time="0")
-            Xml.SubElement(element, "failure", message=surprise.kind)
-            elements.append(element)
-    missing = log.header.cases - len(log.results)
-    if missing:
-        element = Xml.Element("testcase", classname=log.header.operation, name="the whole run", time="0")
-        Xml.SubElement(element, "error", message=f"{missing} of {log.header.cases} cases were not run")
-        elements.append(element)
-    suite = Xml.Element(
-        "testsuite",
-        name=_clean(title),
-        tests=str(len(elements)),
-        failures=_number_of(elements, "failure"),
-        errors=_number_of(elements, "error"),
-        skipped=_number_of(elements, "skipped"),
-        time=f"{sum(o.seconds for o in log.outcomes):.3f}",
-        timestamp=log.header.started,
-    )
-    properties = Xml.SubElement(suite, "properties")
-    for name, value in {
-        **log.header.environment,
+def _suite(log: Log, title: str) -> TestSuite:
+    found = standing(log)
+    suite = TestSuite(_clean(title))
+    suite.timestamp = _clean(log.header.started)
+    properties = log.header.environment | {
         "library": log.header.library,
-        "verdict": table.verdict_of(log),
-    }.items():
-        Xml.SubElement(properties, "property", name=_clean(name), value=_clean(value))
-    suite.extend(elements)
+        "verdict": found.verdict,
+        "judged": found.share,
+        "left out": "; ".join(found.left_out),
+        "clauses for which nothing was judged": ", ".join(found.unjudged),
+    }
+    for name, value in properties.items():
+        if value:
+            suite.add_property(_clean(name), _clean(value))
+    for case in _cases(log):
+        suite.add_testcase(case)
+    suite.update_statistics()
     return suite
 
 
-def _number_of(elements: Sequence[Xml.Element], kind: str) -> str:
-    return str(sum(element.find(kind) is not None for element in elements))
+def _cases(log: Log) -> Iterator[TestCase]:
+    surprises = log.assessment.surprises if log.assessment else ()
+    by_case = {surprise.case: surprise for surprise in surprises if surprise.case}
+    for outcome in log.outcomes:
+        yield _case(log, outcome, by_case.get(outcome.case))
+    for surprise in surprises:
+        if not surprise.case:
+            yield _made("expectations", surprise.says, 0.0, [Failure(_clean(surprise.kind))])
+    missing = log.header.cases - len(log.results)
+    if missing > 0 and (log.interrupted or log.header.seed is None):
+        message = f"{missing:,} of {plural(log.header.cases, 'case')} were not run"
+        yield _made(log.header.operation, "the whole run", 0.0, [Error(message)])
 
 
-def _case(log: Log, outcome: Outcome, surprise: Surprise | None) -> Xml.Element:
+def _case(log: Log, outcome: Outcome, surprise: Surprise | None) -> TestCase:
     case = log.cases[outcome.case].case
-    element = Xml.Element("testcase", classname=_clean(case.topic), name=_clean(case.id), time=f"{outcome.seconds:.6f}")
     text = f"{outcome.clause} {outcome.where}: {outcome.reason}".strip()
     if surprise:
         text = f"{surprise.kind}: {surprise.says}"
     repeat = table.repeat_of(log, outcome)
-    body = _clean(f"{case.says}\n{text}\n{log.cases[outcome.case].summary}\n{repeat}\n{outcome.detail}".rstrip())
+    body = f"{case.says}\n{text}\n{log.cases[outcome.case].summary}\n{repeat}\n{outcome.detail}".rstrip()
     expected = log.expected.get(outcome.case)
+    results: list[Error | Failure | Skipped] = []
     if expected:
-        Xml.SubElement(element, "skipped", message=_clean(f"expected: {expected}"))
+        results = [Skipped(_clean(f"expected: {expected}"))]
     elif outcome.status == "error":
-        Xml.SubElement(element, "error", message=_clean(text)).text = body
+        results = [_with_text(Error(_clean(text)), body)]
     elif surprise or outcome.status == "fail":
-        Xml.SubElement(element, "failure", message=_clean(text)).text = body
+        results = [_with_text(Failure(_clean(text)), body)]
     elif outcome.status in ("unsupported", "not-run"):
-        Xml.SubElement(element, "skipped", message=_clean(outcome.reason or outcome.status))
-    elif outcome.status == "quality-warning":
-        Xml.SubElement(element, "system-out").text = body
-    return element
+        results = [Skipped(_clean(outcome.reason or outcome.status))]
+    made = _made(case.topic, case.id, outcome.seconds, results)
+    if outcome.status == "quality-warning":
+        made.system_out = _clean(body)
+    return made
+
+
+def _with_text(result: Error | Failure, body: str) -> Error | Failure:
+    result.text = _clean(body)
+    return result
+
+
+def _made(classname: str, name: str, seconds: float, results: Sequence[Error | Failure | Skipped]) -> TestCase:
+    case = TestCase(_clean(name), _clean(classname), round(seconds, 6))
+    case.result = list(results)
+    return case
 
 
 def _clean(text: str) -> str:

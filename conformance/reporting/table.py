@@ -7,15 +7,32 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tabulate import tabulate
 
+from conformance.errors import plural
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, count
-from conformance.record.verdict import standing
+from conformance.record.verdict import Standing, standing
 from conformance.reporting import timings
+from conformance.reporting.groups import SHOWN, SHOWN_GROUPS, WRONG, failures, groups, overview
+from conformance.reporting.plain import line, presentable
+from conformance.reporting.repeating import excerpt, reading_options, repeat, repeat_of, size
 from conformance.spec.operation import Operation
 
-SHOWN_FAILURES = 12
+__all__ = [
+    "SHOWN",
+    "excerpt",
+    "failures",
+    "matrix",
+    "reading_options",
+    "repeat",
+    "repeat_of",
+    "report",
+    "size",
+    "titles",
+]
+
+SHOWN_SURPRISES = 12
+LEFT_OUT = 6  # reasons that are printed
 GOOD = ("pass", "quality-warning")
-SHOWN = ("fail", "error", "quality-warning")  # what a reader has to look at
 
 
 def group_of(clause: str) -> str:
@@ -51,7 +68,7 @@ def cell(counts: Mapping[str, int]) -> str:
         return f"unsupported {total}" if counts["unsupported"] else "-"
     text = str(passed) if passed == asked else f"{passed}/{asked}"
     notes = [
-        f"{counts[status]} {word}"
+        f"{counts[status]} {word if counts[status] > 1 else word.removesuffix('s')}"
         for status, word in (
             ("fail", "failed"), ("error", "errors"), ("unsupported", "unsupported"), ("quality-warning", "warned"),
             ("not-run", "not run"),
@@ -87,18 +104,18 @@ def expectation_lines(log: Log) -> Iterator[str]:
         return
     known = len(assessment.expected)
     if assessment.as_expected:
-        yield f"As expected: all failures ({known}) are in {assessment.file}."
+        yield f"As expected: {plural(known, 'failure')}, all of them in {assessment.file}."
         return
     # Unexpected failures stand among the failures.
     others = [surprise for surprise in assessment.surprises if surprise.kind != "unexpected failure"]
     yield (
-        f"Not as expected: of the failures {known} are in {assessment.file}, "
+        f"Not as expected: {plural(known, 'failure')} in {assessment.file}, "
         f"{len(assessment.surprises) - len(others)} are not."
     )
-    for surprise in others[:SHOWN_FAILURES]:
+    for surprise in others[:SHOWN_SURPRISES]:
         yield f"{surprise.kind}: {surprise.case + ', ' if surprise.case else ''}{surprise.says}"
-    if len(others) > SHOWN_FAILURES:
-        yield f"... and {len(others) - SHOWN_FAILURES} more; all of them are in the log"
+    if len(others) > SHOWN_SURPRISES:
+        yield f"... and {len(others) - SHOWN_SURPRISES} more; all of them are in the log"
 
 
 def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
@@ -120,100 +137,83 @@ def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple")
     return tabulate(rows, heads, tablefmt=format, disable_numparse=True, stralign="left")
 
 
-def failures(log: Log, *, limit: int = SHOWN_FAILURES, command: str = "qsa-conformance run") -> str:
-    """What did not pass, smallest cases first, each with a line that repeats it. Empty when all is well."""
-    wrong = [o for o in log.outcomes if o.status in ("fail", "error")]
-    wrong += [o for o in log.outcomes if o.status == "quality-warning"]
-    if not wrong:
-        return ""
-    rank = {"fail": 0, "error": 0, "quality-warning": 1}
-    wrong.sort(key=lambda o: (o.case in log.expected, rank[o.status], size(log, o), o.case))
-    lines = []
-    for outcome in wrong[:limit]:
-        record = log.cases[outcome.case]
-        known = log.expected.get(outcome.case)
-        lines.append(f"{outcome.status}  {outcome.case}  {outcome.clause}" + (f"  expected: {known}" * bool(known)))
-        lines.append(f"    {record.case.says}")
-        lines.append(f"    {outcome.where}: {outcome.reason}")
-        lines.append(f"    {record.summary}")
-        diagnosis = log.results[outcome.case].diagnosis
-        if diagnosis:
-            lines.append(f"    looks like: {diagnosis}")
-        lines += [f"    printed: {line}" for line in excerpt(outcome.stderr)]
-        lines.append(f"    {repeat_of(log, outcome, command)}")
-    if len(wrong) > limit:
-        lines.append(f"... and {len(wrong) - limit} more; all of them are in the log")
-    return "\n".join(lines)
-
-
-def excerpt(text: str, most: int = 6) -> list[str]:
-    """The first and the last lines of what a backend printed, cut to a readable length."""
-    lines = [line[:160] for line in text.splitlines() if line.strip()]
-    return lines if len(lines) <= most else [*lines[: most - 2], "...", *lines[-2:]]
-
-
-def repeat(
-    connect: str,
-    case: str,
-    command: str = "qsa-conformance run",
-    *,
-    log: str = "",
-    readings: Mapping[str, str] | None = None,
-) -> str:
-    """The command that repeats a case, of the library or of a log."""
-    source = f" --from-log {shlex.quote(log)}" if log else ""
-    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}{reading_options(readings or {})}"
-
-
-def reading_options(readings: Mapping[str, str]) -> str:
-    """Readings as they stand on the command line, with a space before each."""
-    return "".join(f" --reading {name}={choice}" for name, choice in readings.items())
-
-
-def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") -> str:
-    """The command that repeats a result as it came about: in a worker, under the readings of the run."""
-    head = log.header
-    # A generated case is in its log alone, and so is one that was shrunk.
-    elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
-    path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
-    isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
-    return repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings) + isolate
-
-
-def size(log: Log, outcome: Outcome) -> int:
-    """How much a reader has to look at: elements of the new tokens, and calls."""
-    case = log.cases[outcome.case].case
-    total = 1
-    for value in case.dims.values():
-        total *= value + 1
-    return total * (1 + sum(len(stream) for stream in case.streams))
-
-
-def report(logs: Sequence[Log], operation: Operation, *, limit: int = SHOWN_FAILURES) -> str:
-    """All of it: what was run, the matrix, for every log what is unsupported and what failed, and the timings."""
+def report(logs: Sequence[Log], operation: Operation, *, full: int = SHOWN_GROUPS, next_command: bool = False) -> str:
+    """All of it: what was run, the matrix, the timings, and at the end, for every log, the verdict and what failed."""
+    logs = [presentable(log) for log in logs]
     head = logs[0].header
-    lines = [f"{head.operation}, contract {head.contract}, library {head.library}, {len(operation.clauses)} clauses"]
+    lines = [
+        f"{head.operation}, contract {head.contract}, library {head.library}, "
+        f"{plural(len(operation.clauses), 'clause')}"
+    ]
     lines += [f"reading: {name} = {choice}" for name, choice in head.readings.items()]
     lines += ["", matrix(logs, operation)]
     lines += ["", "A cell counts the cases that cite a clause of the group, then the largest error / bound among them."]
-    for log, title in zip(logs, titles(logs), strict=True):
-        backend = log.header.backend
-        lines += ["", f"{title}: {backend.version}, {backend.vendor}, {backend.device}"]
-        if log.interrupted:
-            lines.append(f"interrupted: {len(log.results)} of {log.header.cases} cases were run")
-        elif not log.header.complete:
-            chosen = ", ".join(f"{name} {value}" for name, value in log.header.filters.items())
-            lines.append(f"{len(log.results)} cases, not the whole library: {chosen}")
-        lines += [text for text in (unsupported(log), failures(log, limit=limit)) if text]
-        lines += expectation_lines(log)
     timed = timings.of_logs(logs)
-    return "\n".join([*lines, *(["", timed] if timed else [])])
+    lines += ["", timed] if timed else []
+    # What needs reading stands last, where a terminal shows it.
+    order = sorted(zip(logs, titles(logs), strict=True), key=lambda pair: bool(failures(pair[0], full=0)))
+    wrong = sum(verdict_of(log) == "NOT CONFORMANT" for log in logs)
+    for log, title in order:
+        lines += ["", *ending(log, operation, title, full=max(1, full // max(wrong, 1)) if full else 0)]
+    if next_command:
+        lines += ["", f"next: {following(order[-1][0])}"]
+    return "\n".join(lines)
 
 
-def unsupported(log: Log) -> str:
-    """What the backend says it cannot do, with the number of cases, one line a reason."""
-    reasons: dict[str, int] = {}
-    for outcome in log.outcomes:
-        if outcome.status == "unsupported":
-            reasons[outcome.reason] = reasons.get(outcome.reason, 0) + 1
-    return "\n".join(f"unsupported, {number} cases: {reason}" for reason, number in reasons.items())
+def ending(log: Log, operation: Operation, title: str, *, full: int = SHOWN_GROUPS) -> list[str]:
+    """The end of a report on one log: verdict, what was left out, which clauses fail, the failures by cause."""
+    backend = log.header.backend
+    found = standing(log)
+    lines = [f"{title}: {found.verdict}{_extent(log, found)}"]
+    lines.append(f"    {backend.version}, {backend.vendor}, {backend.device}")
+    lines += [f"    {text}" for text in omissions(log, found)]
+    lines += [f"    {text}" for text in [overview(log, operation)] if text]
+    lines += expectation_lines(log)
+    lines += failures(log, full=full).splitlines()
+    return lines
+
+
+def _extent(log: Log, found: Standing) -> str:
+    """How much of the library the verdict is about, and how many cases failed."""
+    counts = count(log.outcomes)
+    wrong = counts["fail"] + counts["error"]
+    parts = [f"{wrong:,} of {plural(found.judged, 'case')} fail"] if wrong else []
+    if counts["quality-warning"]:
+        parts.append(f"{plural(counts['quality-warning'], 'warning')}")
+    if log.interrupted:
+        parts.append(f"interrupted: {len(log.results):,} of {plural(log.header.cases, 'case')} were run")
+    elif log.header.own:
+        parts.append(f"{plural(len(log.results), 'case')} of the library {log.header.own}, not the bundled one")
+    elif not log.header.complete:
+        chosen = ", ".join(f"{name} {value}" for name, value in log.header.filters.items())
+        parts.append(f"{plural(len(log.results), 'case')}, not the whole library: {chosen or 'a selection'}")
+    elif found.judged < found.cases:
+        parts.append(f"{found.share} judged")
+    elif not wrong:
+        parts.append(f"all {plural(found.cases, 'case')} judged")
+    return f", {'; '.join(parts)}" if parts else ""
+
+
+def omissions(log: Log, found: Standing | None = None) -> list[str]:
+    """What the backend does not do, and the clauses for which nothing was judged, a line each."""
+    found = found or standing(log)
+    lines = [line(text, 300) for text in found.left_out[:LEFT_OUT]]
+    if len(found.left_out) > LEFT_OUT:
+        lines.append(f"... and {plural(len(found.left_out) - LEFT_OUT, 'reason')} more; all of them are in the log")
+    if found.unjudged and log.header.complete and not log.interrupted:
+        lines.append(f"nothing judged for {plural(len(found.unjudged), 'clause')}: {', '.join(found.unjudged)}")
+    return lines
+
+
+def following(log: Log) -> str:
+    """The command that a reader of this log most likely wants next."""
+    head = log.header
+    wrong = [group for group in groups(log) if group.status in WRONG and not group.expected]
+    if wrong:
+        return repeat_of(log, wrong[0].simplest)
+    name = shlex.quote(head.backend.connect)
+    if log.interrupted and log.path:
+        return f"qsa-conformance run --resume {shlex.quote(log.path)}"
+    if not head.complete or log.interrupted:
+        return f"qsa-conformance run -b {name}{reading_options(head.readings)}    (the whole library)"
+    return f"qsa-conformance fuzz -b {name}{reading_options(head.readings)}    (generated cases)"

@@ -104,7 +104,7 @@ class TestMarkdown:
         assert text.splitlines()[0] == "# Conformance of QSAPrepare"
         assert "CONFORMANT" in text
         assert "**Interrupted**: 7 of 12 cases were run." in text
-        assert "unsupported, 1 cases: mine takes f32 only" in text
+        assert "unsupported, 1 case: f16: mine takes f32 only" in text
 
     def test_a_table_row_has_a_cell_for_every_log(self, operation, good, bad):
         rows = [line for line in markdown([good, bad], operation).splitlines() if line.startswith("|")]

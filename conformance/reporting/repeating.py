@@ -1,0 +1,52 @@
+"""The command that repeats a result, and how much of a case a reader has to look at."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from conformance.judging.engine import Outcome
+from conformance.record.log import Log
+
+
+def repeat(
+    connect: str,
+    case: str,
+    command: str = "qsa-conformance run",
+    *,
+    log: str = "",
+    readings: Mapping[str, str] | None = None,
+) -> str:
+    """The command that repeats a case, of the library or of a log."""
+    source = f" --from-log {shlex.quote(log)}" if log else ""
+    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}{reading_options(readings or {})}"
+
+
+def reading_options(readings: Mapping[str, str]) -> str:
+    """Readings as they stand on the command line, with a space before each."""
+    return "".join(f" --reading {name}={choice}" for name, choice in readings.items())
+
+
+def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") -> str:
+    """The command that repeats a result as it came about: in a worker, under the readings of the run."""
+    head = log.header
+    # A generated case is in its log alone, and so is one that was shrunk.
+    elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
+    path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
+    isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
+    return repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings) + isolate
+
+
+def size(log: Log, outcome: Outcome) -> int:
+    """How much a reader has to look at: elements of the new tokens, and calls."""
+    case = log.cases[outcome.case].case
+    total = 1
+    for value in case.dims.values():
+        total *= value + 1
+    return total * (1 + sum(len(stream) for stream in case.streams))
+
+
+def excerpt(text: str, most: int = 6) -> list[str]:
+    """The first and the last lines of what a backend printed, cut to a readable length."""
+    lines = [line[:160] for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= most else [*lines[: most - 2], "...", *lines[-2:]]
