@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from conformance.backends.protocol import BackendInfo, OperationConfig
 from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes, check_call
+from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -28,10 +27,7 @@ class TorchEager:
     def __init__(self, mode: str = "") -> None:
         if mode and mode not in MODES:
             raise ValueError(f"torch: mode is {mode!r}, not one of {', '.join(MODES)}")
-        import torch
-
-        torch.set_num_threads(1)  # sums in one order on every machine
-        self._torch = torch
+        self._torch = one_thread()
         self._mode = mode
 
     def describe(self) -> BackendInfo:
@@ -43,7 +39,7 @@ class TorchEager:
             element_types=("f32", "f16", "bf16"),
             outputs=("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope"),
             features=("rope", "norm", "left_padding"),
-            url="https://github.com/pytorch/pytorch/issues",
+            url=URL,
         )
 
     def prepare(self, config: OperationConfig) -> TorchSession:
@@ -69,14 +65,14 @@ class TorchSession:
         check_call(self._config, inputs)
         torch, r = self._torch, self._r
         rope_on = "rope" not in self._config.disabled
-        raw = self._tensor(inputs["raw_index_keys"])
-        past_blocks = self._tensor(inputs["past_block_index_keys"])
-        past_raw = self._tensor(inputs["past_incomplete_raw_keys"])
-        weight = None if "norm" in self._config.disabled else self._tensor(inputs["k_norm_weight"])
+        raw = tensor_of(inputs["raw_index_keys"])
+        past_blocks = tensor_of(inputs["past_block_index_keys"])
+        past_raw = tensor_of(inputs["past_incomplete_raw_keys"])
+        weight = None if "norm" in self._config.disabled else tensor_of(inputs["k_norm_weight"])
         N, L, Di = raw.shape
         if rope_on:
-            rope = torch.cat([self._tensor(inputs["rope_cos"]), self._tensor(inputs["rope_sin"])], dim=-1)
-            past_rope = self._tensor(inputs["past_incomplete_rope"])
+            rope = torch.cat([tensor_of(inputs["rope_cos"]), tensor_of(inputs["rope_sin"])], dim=-1)
+            past_rope = tensor_of(inputs["past_incomplete_rope"])
         else:  # a table of width zero rotates nothing (OFF-1)
             rope, past_rope = raw.new_empty(N, L, 0), raw.new_empty(N, 0)
 
@@ -102,9 +98,9 @@ class TorchSession:
             if rest:
                 present_rope[n] = rows[done * r]
         return {
-            "block_index_keys": self._array(blocks),
-            "present_incomplete_raw_keys": self._array(present_raw),
-            "present_incomplete_rope": self._array(present_rope if rope_on else raw.new_empty(0)),
+            "block_index_keys": array_of(blocks),
+            "present_incomplete_raw_keys": array_of(present_raw),
+            "present_incomplete_rope": array_of(present_rope if rope_on else raw.new_empty(0)),
         }
 
     def close(self) -> None:
@@ -124,19 +120,3 @@ class TorchSession:
         first, second = y[:, : Dr // 2], y[:, Dr // 2 : Dr]
         turned = y[:, :Dr] * cos + torch.cat([-second, first], dim=-1) * sin
         return torch.cat([turned, y[:, Dr:]], dim=-1).to(members.dtype)
-
-    def _tensor(self, array: Array) -> Any:
-        # from_numpy shares memory and complains about read-only arrays; NumPy's bf16 is unknown to it
-        copy = np.array(array, order="C")
-        if self._config.element_type == "bf16":
-            return self._torch.from_numpy(copy.view(np.int16)).view(self._torch.bfloat16)
-        return self._torch.from_numpy(copy)
-
-    def _array(self, tensor: Any) -> Array:
-        if self._config.element_type == "bf16":
-            import ml_dtypes
-
-            bits: Array = tensor.contiguous().view(self._torch.int16).numpy()
-            return bits.view(ml_dtypes.bfloat16)
-        array: Array = tensor.contiguous().numpy()
-        return array

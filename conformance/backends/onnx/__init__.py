@@ -1,0 +1,1 @@
+"""What the ONNX Runtime backends of all operations share."""

@@ -1,0 +1,1 @@
+"""What the PyTorch backends of all operations share."""
