@@ -10,4 +10,7 @@ OPERATION = "SparseAttentionIndexer"
 
 BACKENDS: Mapping[str, Embedded] = {
     "numpy": Embedded("numpy_reference", "NumPyReference", "the reference itself"),
+    "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
+    "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", "mode", extra="peers"),
+    "onnxruntime": Embedded("onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers"),
 }

@@ -1,0 +1,145 @@
+"""SparseAttentionIndexer as a graph of standard OpenVINO operations (connect string ``openvino-graph[:DEVICE]``).
+
+One model per configuration, every dimension dynamic. Scores are in f32; hidden blocks are put at minus infinity before
+the selection, whatever stands in their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino
+from openvino import opset15 as ops
+
+from conformance.backends.openvino.runtime import URL, Device, Inputs, type_of
+from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.sparse_attention_indexer import refusals
+from conformance.backends.sparse_attention_indexer.numpy_reference import FEATURES, OUTPUTS
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+Node = Any  # openvino ships no usable types
+RANKS = {name: len(axes) for name, axes in refusals.AXES.items()}
+
+
+class OpenVINOGraph:
+    """Standard operations as the implementation under test; also the peer that custom operations are measured against.
+
+    Raises `Unsupported` when OpenVINO has no such device.
+    """
+
+    def __init__(self, device: str = "CPU") -> None:
+        self._device = Device("openvino-graph", device)
+        self.environment = self._device.environment
+
+    def describe(self) -> BackendInfo:
+        """Every output, type and feature of the contract."""
+        return BackendInfo(
+            name="openvino-graph",
+            version=self._device.version,
+            vendor="Intel",
+            element_types=("f32", "f16", "bf16"),
+            outputs=OUTPUTS,
+            features=FEATURES,
+            device=self._device.name.lower(),
+            url=URL,
+            operation="SparseAttentionIndexer",
+        )
+
+    def prepare(self, config: OperationConfig) -> GraphSession:
+        """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
+        refusals.check_attributes(config)
+        return GraphSession(config, self._device.compile(build_model(config)))
+
+
+class GraphSession:
+    """A compiled model: any shapes, one call at a time a request."""
+
+    def __init__(self, config: OperationConfig, compiled: Any) -> None:
+        self._config, self._compiled = config, compiled
+        self._ports = [port.any_name for port in compiled.inputs]
+        self._idle = [Inputs(compiled.create_infer_request())]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call; raises `Rejected` (ERR-1 to ERR-5). The arrays returned are the caller's own (PLG-2)."""
+        refusals.check_call(self._config, inputs)
+        bound = self._idle.pop() if self._idle else Inputs(self._compiled.create_infer_request())
+        bound.bind(inputs[name] for name in self._ports)
+        results = bound.request.infer(share_outputs=True).to_tuple()
+        outputs = {name: np.array(array) for name, array in zip(OUTPUTS, results, strict=True)}
+        self._idle.append(bound)
+        return outputs
+
+    def close(self) -> None:
+        """Let the requests and the model go."""
+        self._idle.clear()
+        self._compiled = None
+
+
+def _int(*values: int) -> Node:
+    return ops.constant(np.array(values, np.int32))
+
+
+def build_model(config: OperationConfig) -> openvino.Model:
+    """The model of one configuration under the contract's names, without the weights where they are switched off."""
+    r = int(config.attributes["key_block_size"])
+    K = int(config.attributes["token_budget"]) // r
+    Hs = int(config.attributes.get("num_selection_heads", 1))
+    port = {}
+    for name, rank in RANKS.items():
+        if name == refusals.WEIGHTS and "weights" in config.disabled:
+            continue
+        element = config.length_type if name == "key_length" else config.element_type
+        port[name] = ops.parameter([-1] * rank, type_of(element), name=name)
+        port[name].output(0).set_names({name})
+    f32 = {name: ops.convert(node, "f32") for name, node in port.items() if name != "key_length"}
+    shape = ops.shape_of(port["index_query"], "i32")
+    N, Hi, L = (ops.gather(shape, _int(axis), _int(0)) for axis in range(3))
+    B = ops.gather(ops.shape_of(port["block_index_keys"], "i32"), _int(1), _int(0))
+    heads = ops.constant(np.int32(Hs))
+
+    # SCO-1: rectified per head, weighted, summed over the heads of a selection.
+    products = ops.matmul(f32["index_query"], ops.unsqueeze(f32["block_index_keys"], _int(1)), False, True)
+    scores = ops.relu(products)
+    if refusals.WEIGHTS in f32:
+        weights = ops.transpose(f32[refusals.WEIGHTS], _int(0, 2, 1))
+        scores = ops.multiply(scores, ops.unsqueeze(weights, _int(3)))
+    groups = ops.concat([N, _int(Hs), ops.divide(Hi, heads), L, B], 0)
+    scores = ops.reduce_sum(ops.reshape(scores, groups, False), _int(2), False)
+
+    # VIS-1, VIS-3: whole blocks among the p + 1 tokens up to the query.
+    S = ops.broadcast(ops.convert(port["key_length"], "i32"), N)
+    first = ops.unsqueeze(ops.subtract(S, L), _int(1))
+    ends = ops.maximum(ops.add(ops.add(first, _range(L)), _int(1)), _int(0))
+    visible = _divided(ends, r)
+    column = ops.unsqueeze(visible, _int(1, 3))
+    hidden = ops.greater_equal(ops.reshape(_range(B), _int(1, 1, 1, -1), False), column)
+    lowest = ops.constant(np.float32(-np.inf))
+    scores = ops.select(hidden, lowest, scores)
+
+    # SEL-1, SEL-2, TIE-1: a stable TopK keeps the smaller index among equal scores; hidden columns make up the width.
+    spare = ops.broadcast(lowest, ops.concat([N, _int(Hs), L, _int(K)], 0))
+    best = ops.topk(ops.concat([scores, spare], 3), ops.constant(np.int32(K)), 3, "max", "value", "i32", stable=True)
+    beyond = ops.greater_equal(ops.constant(np.arange(K, dtype=np.int32).reshape(1, 1, 1, K)), column)
+    indices = ops.select(beyond, ops.constant(np.int32(-1)), best.output(1))
+    few = ops.unsqueeze(ops.minimum(visible, _int(K)), _int(1))
+    count = ops.broadcast(few, ops.concat([N, _int(Hs), L], 0))
+    results = [ops.result(indices), ops.result(count)]
+    for result, name in zip(results, OUTPUTS, strict=True):
+        result.output(0).set_names({name})
+    return openvino.Model(results, list(port.values()), config.operation)
+
+
+def _range(stop: Node) -> Node:
+    zero, one = (ops.constant(np.int32(value)) for value in (0, 1))
+    return ops.range(zero, ops.squeeze(stop, _int(0)), one, "i32")
+
+
+def _divided(x: Node, r: int) -> Node:
+    """x div r, exact up to 2^31. The CPU plug-in divides integers in f32, hence the second step."""
+    near = ops.divide(x, _int(r))
+    rest = ops.subtract(x, ops.multiply(near, _int(r)))  # small, but negative where `near` is too large
+    return ops.add(near, ops.divide(ops.subtract(rest, ops.floor_mod(rest, _int(r))), _int(r)))

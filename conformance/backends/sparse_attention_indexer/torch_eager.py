@@ -1,0 +1,112 @@
+"""SparseAttentionIndexer in eager PyTorch on the CPU (connect strings ``torch``, ``torch:topk``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.sparse_attention_indexer import refusals
+from conformance.backends.sparse_attention_indexer.numpy_reference import FEATURES, OUTPUTS
+from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+MODES = ("stable", "topk")
+SCORES = 1 << 24  # that are held at a time
+
+
+class TorchEager:
+    """PyTorch as the implementation under test.
+
+    mode "topk" takes whatever `torch.topk` gives, which among equal scores need not be the smaller index; "stable", the
+    default, puts that right (TIE-1). Raises ValueError for another mode.
+    """
+
+    def __init__(self, mode: str = "stable") -> None:
+        if mode not in MODES:
+            raise ValueError(f"torch: mode is {mode!r}, not one of {', '.join(MODES)}")
+        self._torch = one_thread()
+        self._mode = mode
+
+    def describe(self) -> BackendInfo:
+        """Every output, type and feature of the contract."""
+        return BackendInfo(
+            name="torch" + (":topk" if self._mode == "topk" else ""),
+            version=str(self._torch.__version__),
+            vendor="PyTorch",
+            element_types=("f32", "f16", "bf16"),
+            outputs=OUTPUTS,
+            features=FEATURES,
+            url=URL,
+            operation="SparseAttentionIndexer",
+        )
+
+    def prepare(self, config: OperationConfig) -> TorchSession:
+        """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
+        refusals.check_attributes(config)
+        return TorchSession(self._torch, config, stable=self._mode == "stable")
+
+
+class TorchSession:
+    """SparseAttentionIndexer for one set of attributes."""
+
+    def __init__(self, torch: Any, config: OperationConfig, stable: bool) -> None:
+        self._torch, self._config, self._stable = torch, config, stable
+        self._r = int(config.attributes["key_block_size"])
+        self._K = int(config.attributes["token_budget"]) // self._r
+        self._Hs = int(config.attributes.get("num_selection_heads", 1))
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call; raises `Rejected` (ERR-1 to ERR-5)."""
+        refusals.check_call(self._config, inputs)
+        torch = self._torch
+        query, keys = tensor_of(inputs["index_query"]).float(), tensor_of(inputs["block_index_keys"]).float()
+        weights = tensor_of(inputs["index_weights"]).float() if "index_weights" in inputs else None
+        N, Hi, L, _ = query.shape
+        S = torch.tensor(inputs["key_length"].tolist()).expand(N) if N else torch.zeros(0, dtype=torch.int64)
+        ends = S[:, None] - L + torch.arange(L) + 1  # [N, L]
+        visible = torch.div(ends, self._r, rounding_mode="floor").clamp(min=0)
+        indices = torch.full((N, self._Hs, L, self._K), -1, dtype=torch.int32)
+        step = max(1, SCORES // max(1, Hi * keys.shape[1]))
+        for n in range(N):
+            for start in range(0, L, step):
+                rows = slice(start, start + step)
+                weight = None if weights is None else weights[n, rows].T[:, :, None]
+                most = int(visible[n, rows].max())
+                if most:
+                    scores = self._scores(query[n, :, rows], keys[n, :most], weight)
+                    indices[n, :, rows] = self._select(scores, visible[n, rows])
+        count = visible.clamp(max=self._K).to(torch.int32)[:, None, :].expand(N, self._Hs, L)
+        return {"block_indices": array_of(indices), "block_count": array_of(count)}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _scores(self, query: Any, keys: Any, weight: Any | None) -> Any:
+        """SCO-1: [Hs, l, b] from queries [Hi, l, Di], keys [b, Di] and weights [Hi, l, 1]."""
+        scores = self._torch.relu(query @ keys.T)
+        if weight is not None:
+            scores *= weight
+        return scores.unflatten(0, (self._Hs, -1)).sum(dim=1)
+
+    def _select(self, scores: Any, visible: Any) -> Any:
+        """SEL-1, SEL-2, TIE-1, ORD-1: indices [Hs, l, K] of the best visible blocks, -1 behind them."""
+        torch = self._torch
+        hidden = torch.arange(scores.shape[-1]) >= visible[:, None]
+        scores = scores.masked_fill(hidden, -torch.inf)
+        K = min(self._K, scores.shape[-1])
+        values, order = scores.topk(K, dim=-1)
+        if self._stable:
+            # Of the scores equal to the K-th, those that come first; then all in order, equal ones by index.
+            last = values[..., -1:]
+            above, equal = scores > last, scores == last
+            wanted = above | (equal & (equal.cumsum(-1) <= K - above.sum(-1, keepdim=True)))
+            order = wanted.nonzero()[:, -1].view(*scores.shape[:-1], -1)
+            if order.shape[-1] != K:  # NaN among them: nothing is asked for but the count
+                order = scores.topk(K, dim=-1).indices.sort().values
+            ranks = scores.gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
+            order = order.gather(-1, ranks)
+        order = order.masked_fill(torch.arange(K) >= visible[:, None], -1)
+        return torch.nn.functional.pad(order, (0, self._K - K), value=-1).to(torch.int32)
