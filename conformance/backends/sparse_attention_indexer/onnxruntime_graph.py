@@ -86,8 +86,8 @@ def build_model(config: OperationConfig) -> bytes:
     hidden = op("GreaterOrEqual", op("Reshape", g.range(B), g.ints(1, 1, 1, -1)), column)
     scores = op("Where", hidden, g.floats(-np.inf), scores)
 
-    # SEL-1, SEL-2, OUT-1: as many columns as the budget has, hidden ones where there are too few blocks. Of equal scores
-    # TopK takes the one with the lower index (TIE-1).
+    # SEL-1, SEL-2, OUT-1: as many columns as the budget has, hidden ones where there are too few blocks. Of equal
+    # scores TopK takes the one with the lower index (TIE-1).
     shape = g.shape(N, g.ints(Hs), L, g.ints(K))
     scores = op("Concat", scores, op("Expand", g.floats(-np.inf), shape), axis=3)
     order = g.ops("TopK", scores, g.ints(K), outputs=("best", "order"), axis=3, largest=1, sorted=1)[1]
