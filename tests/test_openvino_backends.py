@@ -19,6 +19,7 @@ from conformance.backends.protocol import Backend, OperationConfig, Rejected, Se
 from conformance.backends.qsa_prepare.openvino_graph import OpenVINOGraph
 from conformance.backends.qsa_prepare.openvino_native import OpenVINONative
 from conformance.backends.qsa_prepare.openvino_python_op import OpenVINOPythonOp, QSAPrepare, build_model, through_ir
+from conformance.backends.refusals import checker
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -396,7 +397,7 @@ def test_tensors_share_the_memory_of_arrays(T: Any) -> None:
 
 def test_the_operation_passes_through_ir(tmp_path: Path) -> None:
     of = config(3, "norm", T="bf16", epsilon=0.25)
-    openvino.serialize(build_model(of), tmp_path / "model.xml", tmp_path / "model.bin")
+    openvino.serialize(build_model(checker(of)), tmp_path / "model.xml", tmp_path / "model.bin")
     text = (tmp_path / "model.xml").read_text()
     assert 'type="QSAPrepare"' in text and 'key_block_size="3"' in text and 'epsilon="0.25"' in text
     with pytest.raises(RuntimeError):

@@ -152,6 +152,18 @@ class RefusalRule(Strict, frozen=True):
     lengths: list[str] = []
 
 
+class Condition(Strict, frozen=True):
+    """What must hold of every call besides the shapes and types of its ports, and the refusal that is due otherwise.
+
+    Where symbols of a sequence stand in it, it must hold for every sequence.
+    """
+
+    holds: str
+    kind: Literal["attribute", "shape", "type", "rope", "value"]
+    names: tuple[str, ...]
+    when: str = ""  # the feature that must be on
+
+
 class Filling(Strict, frozen=True):
     """Ports that are filled together in generated cases, and ways to: one aim for all, or one for each port."""
 
@@ -229,6 +241,7 @@ class Operation(Strict, frozen=True, dict=True):
     stages: tuple[Stage, ...]
     refusals: tuple[RefusalRule, ...]
     draws: Draws
+    conditions: tuple[Condition, ...] = ()
     relations: tuple[Relation, ...] = ()
 
     @cached_property
@@ -386,6 +399,7 @@ def _check(operation: Operation, place: Place) -> None:
     unknown += [o.feeds for o in operation.outputs if o.feeds not in ports]
     unknown += [p.feature for p in operation.ports if p.feature and p.feature not in operation.features]
     named = {name for rule in operation.refusals for name in rule.names}
+    named |= {name for condition in operation.conditions for name in condition.names}
     unknown += sorted(named - ports.keys() - operation.attributes.keys())
     unknown += sorted({port for f in operation.draws.fillings for port in f.ports} - ports.keys())
     for relation in operation.relations:

@@ -11,14 +11,13 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
-from conformance.backends.protocol import OperationConfig, Unsupported
-from conformance.backends.qsa_prepare.refusals import PORTS, RANKS, ROPE_PORTS, check_call
+from conformance.backends.protocol import Unsupported
+from conformance.backends.refusals import Checker
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
 URL = "https://github.com/openvinotoolkit/openvino/issues"
-OUTPUTS = ("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope")
 PRECISION = "INFERENCE_PRECISION_HINT"
 SHOWN = {
     "device": "FULL_DEVICE_NAME",
@@ -40,34 +39,41 @@ _TYPES = {
 
 
 def type_of(name: str) -> Any:
-    """The `openvino.Type` of "f32", "f16", "bf16", "i32" or "i64"."""
-    return getattr(openvino.Type, name)
+    """The `openvino.Type` of a type by its contract name, such as "f32", "bf16" or "i64"."""
+    return getattr(openvino.Type, "boolean" if name == "bool" else name)
 
 
-def port_nodes(config: OperationConfig) -> dict[str, Any]:
-    """The eight inputs by contract name: dynamic Parameters, empty constants where a feature is off (OFF-3)."""
-    off = {
-        *(ROPE_PORTS if "rope" in config.disabled else ()),
-        *(("k_norm_weight",) if "norm" in config.disabled else ()),
-    }
+def port_nodes(checker: Checker) -> dict[str, Any]:
+    """The inputs of a configuration by contract name, all dimensions dynamic.
+
+    A port that is switched off is an empty constant (OFF-3) or, where it is optional, missing.
+    """
     nodes = {}
-    for name in PORTS:
-        element_type = type_of(config.length_type if name == "key_length" else config.element_type)
-        if name in off:
-            nodes[name] = ops.constant(np.empty(0, np.float32), element_type)
-        else:
-            nodes[name] = ops.parameter([-1] * RANKS[name], element_type, name=name)
-            nodes[name].output(0).set_names({name})
+    for port in checker.operation.ports:
+        element_type, off = type_of(checker.type_of(port.name)), checker.is_off(port.name)
+        if not off:
+            nodes[port.name] = ops.parameter([-1] * len(port.shape), element_type, name=port.name)
+            nodes[port.name].output(0).set_names({port.name})
+        elif not getattr(port, "optional", False):
+            nodes[port.name] = ops.constant(np.empty(0, np.float32), element_type)
     return nodes
 
 
-def model_of(ports: Mapping[str, Any], outputs: Sequence[Any]) -> openvino.Model:
-    """The model from these inputs to these outputs, all under the contract's names."""
+def model_of(ports: Mapping[str, Any], outputs: Sequence[Any], names: Sequence[str], title: str) -> openvino.Model:
+    """The model from these inputs to these outputs, the outputs under these names."""
     results = [ops.result(output) for output in outputs]
-    for result, name in zip(results, OUTPUTS, strict=False):
+    for result, name in zip(results, names, strict=False):
         result.output(0).set_names({name})
     parameters = [node for node in ports.values() if node.get_type_name() == "Parameter"]
-    return openvino.Model(results, parameters, "QSAPrepare")
+    return openvino.Model(results, parameters, title)
+
+
+def numpy_type(element_type: Any) -> np.dtype[Any]:
+    """The NumPy type of an `openvino.Type`."""
+    known: np.dtype[Any] = np.dtype(
+        ml_dtypes.bfloat16 if element_type == openvino.Type.bf16 else element_type.to_dtype()
+    )
+    return known
 
 
 def tensor_of(array: Array) -> Any:
@@ -146,32 +152,35 @@ class Device:
 class CompiledSession:
     """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
 
-    def __init__(self, config: OperationConfig, compiled: Any, outputs: Sequence[str] = OUTPUTS) -> None:
-        """`outputs` are the contract's names of the model's outputs, in order; those it lacks come back empty."""
-        self.config = config
+    def __init__(self, checker: Checker, compiled: Any, outputs: Sequence[str]) -> None:
+        """`outputs` are the contract's names of what the backend returns; those the model lacks come back empty."""
+        self.checker = checker
         self.compiled_model = compiled
         self._ports = [port.any_name for port in compiled.inputs]
-        self._outputs = tuple(outputs[: len(compiled.outputs)])
-        self._absent = tuple(outputs[len(compiled.outputs) :])
-        self._type = type_of(config.element_type)
+        self._outputs = [port.any_name for port in compiled.outputs]
+        self._types = [port.get_element_type() for port in compiled.outputs]
+        self._absent = [name for name in outputs if name not in self._outputs]
+        self._empty = numpy_type(type_of(checker.config.element_type))
         self._shapes = [openvino.Shape([0] * port.partial_shape.rank.get_length()) for port in compiled.outputs]
         self._idle = [Inputs(compiled.create_infer_request())]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
-        check_call(self.config, inputs)
+        self.checker.check(inputs)
         bound = self._idle.pop() if self._idle else Inputs(self.compiled_model.create_infer_request())
         bound.bind(inputs[name] for name in self._ports)
         request = bound.request
         # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
-        for index, shape in enumerate(self._shapes):
-            request.set_output_tensor(index, openvino.Tensor(self._type, shape))
+        for index, (element_type, shape) in enumerate(zip(self._types, self._shapes, strict=True)):
+            request.set_output_tensor(index, openvino.Tensor(element_type, shape))
         results = request.infer(share_outputs=True).to_tuple()
         # For bf16 OpenVINO's arrays have the right bits and the wrong type.
-        dtype = inputs["raw_index_keys"].dtype
-        outputs = {name: array.view(dtype) for name, array in zip(self._outputs, results, strict=True)}
+        outputs = {
+            name: array.view(_BFLOAT16) if element_type == openvino.Type.bf16 else array
+            for name, element_type, array in zip(self._outputs, self._types, results, strict=True)
+        }
         for name in self._absent:
-            outputs[name] = np.empty(0, dtype)
+            outputs[name] = np.empty(0, self._empty)
         self._idle.append(bound)
         return outputs
 

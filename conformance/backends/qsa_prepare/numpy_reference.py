@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from conformance import __version__
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
-from conformance.backends.qsa_prepare import refusals
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 from reference.qsa_prepare.operation import QSAPrepare, Readings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,24 +29,22 @@ class NumPyReference:
             version=f"{__version__} on NumPy {np.__version__}",
             vendor="qsa-conformance",
             element_types=("f32", "f16", "bf16"),
-            outputs=("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope"),
+            outputs=OUTPUTS,
             features=("rope", "norm", "left_padding"),
         )
 
     def prepare(self, config: OperationConfig) -> Session:
-        refusals.check_attributes(config)
-        attributes = config.attributes
-        return _Session(
-            config, QSAPrepare(int(attributes["key_block_size"]), float(attributes["epsilon"]), self.readings)
-        )
+        checker = refusals.checker(config, OPERATION)
+        r, epsilon = config.attributes["key_block_size"], config.attributes.get("epsilon", DEFAULT_EPSILON)
+        return _Session(checker, QSAPrepare(int(r), float(epsilon), self.readings))
 
 
 class _Session:
-    def __init__(self, config: OperationConfig, op: QSAPrepare) -> None:
-        self.config, self.op = config, op
+    def __init__(self, checker: refusals.Checker, op: QSAPrepare) -> None:
+        self.check, self.op = checker.check, op
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        refusals.check_call(self.config, inputs)
+        self.check(inputs)
         return self.op.run(inputs)
 
     def close(self) -> None:

@@ -13,13 +13,15 @@ import numpy as np
 
 from conformance.backends.onnx.nodes import Nodes, Shape, model_of, type_of
 from conformance.backends.onnx.runtime import URL, VENDOR, Model, version
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes, check_call
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
+    from conformance.backends.refusals import Check
 
-OUTPUTS = ("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope")
 
 
 class OnnxRuntimeGraph:
@@ -43,20 +45,19 @@ class OnnxRuntimeGraph:
 
     def prepare(self, config: OperationConfig) -> OnnxRuntimeSession:
         """Build, check and load the model; raises `Rejected` for attributes out of range (ERR-1)."""
-        check_attributes(config)
-        return OnnxRuntimeSession(config)
+        return OnnxRuntimeSession(config, refusals.checker(config, OPERATION).check)
 
 
 class OnnxRuntimeSession:
     """A loaded model."""
 
-    def __init__(self, config: OperationConfig) -> None:
-        self._config = config
+    def __init__(self, config: OperationConfig, check: Check) -> None:
+        self._config, self._check = config, check
         self._model = Model(build_model(config))
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: the eight ports in, the three outputs out; raises `Rejected` (ERR-2 to ERR-5)."""
-        check_call(self._config, inputs)
+        self._check(inputs)
         results = self._model.run(inputs)
         if "rope" in self._config.disabled:
             results["present_incomplete_rope"] = np.empty(0, inputs["raw_index_keys"].dtype)

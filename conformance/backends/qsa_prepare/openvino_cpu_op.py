@@ -22,9 +22,10 @@ from openvino import opset15 as ops
 from openvino.utils.node_factory import NodeFactory
 
 from conformance.backends.openvino.build import FEATURE, build_native, find_toolchain
-from conformance.backends.openvino.runtime import OUTPUTS, PRECISION, URL, Device, Inputs, cores, model_of, type_of
+from conformance.backends.openvino.runtime import PRECISION, URL, Device, Inputs, cores, model_of, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, serve_only
-from conformance.backends.qsa_prepare.refusals import RANKS, ROPE_PORTS
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import FEATURES, OUTPUTS, RANKS, SWITCHED
 from conformance.errors import BackendError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
 LENGTHS = list(RANKS).index("key_length")
-FEATURES = {"rope": ROPE_PORTS, "norm": ("k_norm_weight",)}
-SWITCHED = frozenset(name for names in FEATURES.values() for name in names)  # the ports that may be empty
 
 # From this size on outputs stay in the memory that the operation wrote them to; below it a copy costs less.
 LENT_BYTES = 256 << 10
@@ -54,7 +53,7 @@ class OpenVINOCpuOp:
     limits the threads of a call; by default it may use all cores that the process may use.
     """
 
-    def __init__(self, threads: int | str | None = None, operation: str = "QSAPrepare") -> None:
+    def __init__(self, threads: int | str | None = None, operation: str = OPERATION) -> None:
         """`operation` may be "EmptyOp": the same ports, outputs shaped like the state, nothing computed."""
         tools = find_toolchain()
         self._device = Device(FEATURE, "CPU")
@@ -63,7 +62,7 @@ class OpenVINOCpuOp:
         self._operation = operation
         # With a single thread OpenVINO's executor loses what an operation throws, or aborts on it. There the operation
         # is asked before a call, on a model of the call's own shapes and lengths, where nothing is lost.
-        self.asks_first = operation == "QSAPrepare" and int(threads or cores()) == 1
+        self.asks_first = operation == OPERATION and int(threads or cores()) == 1
         self._factory: Any = None
         self.compiled = lru_cache(maxsize=128)(self._compile)
         # With the hint f16 the plug-in hands f16 tensors to the operation as they are; with f32 it converts every input
@@ -93,7 +92,7 @@ class OpenVINOCpuOp:
 
     def prepare(self, config: OperationConfig) -> CpuOpSession:
         """The model of a configuration. Raises `Rejected` for ERR-1, `Unsupported` for another operation."""
-        serve_only(config, "QSAPrepare")
+        serve_only(config, OPERATION)
         self._load()
         return CpuOpSession(self, config)
 
@@ -140,9 +139,9 @@ class OpenVINOCpuOp:
                 nodes[name] = ops.parameter(openvino.PartialShape(list(shape)), type_of(element), name=name)
                 nodes[name].output(0).set_names({name})
         with refusals("prepare"):
-            chosen = dict(attributes) if self._operation == "QSAPrepare" else {}
+            chosen = dict(attributes) if self._operation == OPERATION else {}
             node = self._factory.create(self._operation, [node.output(0) for node in nodes.values()], chosen)
-        return model_of(nodes, node.outputs())
+        return model_of(nodes, node.outputs(), OUTPUTS, OPERATION)
 
     def _compile(self, attributes: tuple[tuple[str, int | float], ...], signature: Signature) -> Any:
         """The compiled model of a signature; kept, as sessions of equal configuration share it."""

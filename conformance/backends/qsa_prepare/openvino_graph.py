@@ -12,8 +12,8 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
+from conformance.backends import refusals
 from conformance.backends.openvino.runtime import (
-    OUTPUTS,
     URL,
     CompiledSession,
     Device,
@@ -22,7 +22,9 @@ from conformance.backends.openvino.runtime import (
     type_of,
 )
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
+from conformance.backends.refusals import Checker
 
 Node = Any  # openvino ships no usable types
 END = 2**31 - 1  # of an axis, for Slice
@@ -53,13 +55,13 @@ class OpenVINOGraph:
 
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
-        check_attributes(config)
-        return CompiledSession(config, self._device.compile(build_model(config)))
+        checker = refusals.checker(config, OPERATION)
+        return CompiledSession(checker, self._device.compile(build_model(checker)), OUTPUTS)
 
 
-def build_model(config: OperationConfig) -> openvino.Model:
+def build_model(checker: Checker) -> openvino.Model:
     """The model of one configuration under the contract's names, without the ports that are switched off."""
-    return _Graph(config).model()
+    return _Graph(checker).model()
 
 
 def _int(*values: int) -> Node:
@@ -69,19 +71,20 @@ def _int(*values: int) -> Node:
 class _Graph:
     """The operation's nodes. Index arithmetic is in i32; a symbol of the contract is a node of shape [1] or [N]."""
 
-    def __init__(self, config: OperationConfig) -> None:
+    def __init__(self, checker: Checker) -> None:
+        config = checker.config
         self.r = int(config.attributes["key_block_size"])
         self.epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
         self.type = type_of(config.element_type)
         self.rotates, self.normalizes = "rope" not in config.disabled, "norm" not in config.disabled
-        self.port = port_nodes(config)
+        self.port = port_nodes(checker)
 
     def model(self) -> openvino.Model:
         self.sizes()
         self.lengths()
         self.window()
         outputs = [self.block_index_keys(), self.raw_state(), *([self.rope_state()] if self.rotates else [])]
-        return model_of(self.port, outputs)
+        return model_of(self.port, outputs, OUTPUTS, OPERATION)
 
     # Sizes and lengths
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import openvino
 
-from conformance.backends.openvino.runtime import OUTPUTS, URL, CompiledSession, Device, model_of, port_nodes
+from conformance.backends import refusals
+from conformance.backends.openvino.runtime import URL, CompiledSession, Device, model_of, port_nodes
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, Unsupported
-from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 
 FEATURE = "openvino-native"
 OPSET, FACTORY = "openvino.opset17", "qsa_prepare"
@@ -28,13 +30,13 @@ class OpenVINONative:
 
     def describe(self) -> BackendInfo:
         """As many outputs as the operation's node has, in the contract's order."""
-        config = OperationConfig("QSAPrepare", {"key_block_size": 2}, "f32", "i32", frozenset())
+        config = OperationConfig(OPERATION, {"key_block_size": 2}, "f32", "i32", frozenset())
         return BackendInfo(
             name=FEATURE,
             version=self._device.version,
             vendor="Intel",
             element_types=("f32", "f16", "bf16"),
-            outputs=self._names(self._node(config, port_nodes(config))),
+            outputs=self._names(self._node(config, port_nodes(refusals.checker(config)))),
             features=("rope", "norm", "left_padding"),
             device=self._device.name.lower(),
             url=URL,
@@ -45,15 +47,15 @@ class OpenVINONative:
 
         Raises `Rejected` for attributes out of range (ERR-1) and `Unsupported` where the plug-in cannot compile it.
         """
-        check_attributes(config)
-        ports = port_nodes(config)
+        checker = refusals.checker(config, OPERATION)
+        ports = port_nodes(checker)
         node = self._node(config, ports)
         try:
-            compiled = self._device.compile(model_of(ports, node.outputs()))
+            compiled = self._device.compile(model_of(ports, node.outputs(), OUTPUTS, OPERATION))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise Unsupported(FEATURE, f"{self._device.name} cannot compile the operation: {reason}", URL) from error
-        return CompiledSession(config, compiled, self._names(node))
+        return CompiledSession(checker, compiled, self._names(node))
 
     def _node(self, config: OperationConfig, ports: dict[str, Any]) -> Any:
         """The operation on these inputs, all positional, as its documentation has them."""

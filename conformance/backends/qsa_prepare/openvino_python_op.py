@@ -15,23 +15,18 @@ import ml_dtypes
 import numpy as np
 import openvino
 
-from conformance.backends.openvino.runtime import OUTPUTS, URL, CompiledSession, Device, model_of, port_nodes
+from conformance.backends import refusals
+from conformance.backends.openvino.runtime import URL, CompiledSession, Device, model_of, port_nodes
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
-from conformance.backends.qsa_prepare.refusals import (
-    DEFAULT_EPSILON,
-    PORTS,
-    RANKS,
-    ROPE_PORTS,
-    check_attributes,
-    is_empty,
-)
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS, PORTS, RANKS, ROPE_PORTS, SWITCHED
+from conformance.backends.refusals import Checker, is_empty
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
 ELEMENT_TYPES = {openvino.Type.f32: np.float32, openvino.Type.f16: np.float16, openvino.Type.bf16: ml_dtypes.bfloat16}
 LENGTH_TYPES = (openvino.Type.i32, openvino.Type.i64)
-SWITCHED = (*ROPE_PORTS, "k_norm_weight")  # the ports that may be empty
 
 
 class OpenVINOPythonOp:
@@ -56,20 +51,20 @@ class OpenVINOPythonOp:
 
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build the model, pass it through IR and compile it; raises `Rejected` for attributes out of range (ERR-1)."""
-        check_attributes(config)
-        model = through_ir(self._device.core, build_model(config))
-        return CompiledSession(config, self._device.compile(model))
+        checker = refusals.checker(config, OPERATION)
+        model = through_ir(self._device.core, build_model(checker))
+        return CompiledSession(checker, self._device.compile(model), OUTPUTS)
 
 
-def build_model(config: OperationConfig) -> openvino.Model:
+def build_model(checker: Checker) -> openvino.Model:
     """A model of the one operation, with empty constants where a feature is switched off."""
-    ports = port_nodes(config)
+    config, ports = checker.config, port_nodes(checker)
     operation = QSAPrepare(
         list(ports.values()),
         key_block_size=int(config.attributes["key_block_size"]),
         epsilon=float(config.attributes.get("epsilon", DEFAULT_EPSILON)),
     )
-    return model_of(ports, operation.outputs())
+    return model_of(ports, operation.outputs(), OUTPUTS, OPERATION)
 
 
 def through_ir(core: openvino.Core, model: openvino.Model) -> openvino.Model:
@@ -97,7 +92,7 @@ class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable
 
     def validate_and_infer_types(self) -> None:
         """Raises `Rejected` at "prepare" for what types and static dimensions show to be wrong (ERR-1 to ERR-4)."""
-        check_attributes(OperationConfig("QSAPrepare", self._attributes, "f32", "i32", frozenset()))
+        refusals.checker(OperationConfig(OPERATION, self._attributes, "f32", "i32", frozenset()))
         self.set_output_size(len(OUTPUTS))
         element_type = self._infer_type()
         shapes = {name: self.get_input_partial_shape(index) for index, name in enumerate(PORTS)}

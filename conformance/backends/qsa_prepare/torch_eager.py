@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes, check_call
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
+    from conformance.backends.refusals import Check
 
 MODES = ("exact", "native")
 
@@ -37,24 +40,24 @@ class TorchEager:
             version=str(self._torch.__version__),
             vendor="PyTorch",
             element_types=("f32", "f16", "bf16"),
-            outputs=("block_index_keys", "present_incomplete_raw_keys", "present_incomplete_rope"),
+            outputs=OUTPUTS,
             features=("rope", "norm", "left_padding"),
             url=URL,
         )
 
     def prepare(self, config: OperationConfig) -> TorchSession:
         """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
-        check_attributes(config)
+        check = refusals.checker(config, OPERATION).check
         mode = self._mode or ("native" if config.element_type == "bf16" else "exact")
-        return TorchSession(self._torch, config, exact=mode == "exact")
+        return TorchSession(self._torch, config, check, exact=mode == "exact")
 
 
 class TorchSession:
     """QSAPrepare for one set of attributes."""
 
-    def __init__(self, torch: Any, config: OperationConfig, exact: bool) -> None:
+    def __init__(self, torch: Any, config: OperationConfig, check: Check, exact: bool) -> None:
         self._torch = torch
-        self._config = config
+        self._config, self._check = config, check
         self._r = int(config.attributes["key_block_size"])
         self._epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
         self._wide = torch.float64 if exact else torch.float32
@@ -62,7 +65,7 @@ class TorchSession:
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: the eight ports in, the three outputs out; raises `Rejected` (ERR-2 to ERR-5)."""
-        check_call(self._config, inputs)
+        self._check(inputs)
         torch, r = self._torch, self._r
         rope_on = "rope" not in self._config.disabled
         raw = tensor_of(inputs["raw_index_keys"])

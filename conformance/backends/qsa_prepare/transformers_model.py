@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
-from conformance.backends.qsa_prepare.refusals import DEFAULT_EPSILON, check_attributes, check_call
+from conformance.backends.qsa_prepare import OPERATION
+from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
+    from conformance.backends.refusals import Check
 
 URL = "https://github.com/huggingface/transformers/issues"
 _observing = threading.Lock()  # the observed function is a global of the model's module
@@ -60,19 +63,19 @@ class TransformersModel:
 
         Raises `Rejected` for attributes out of range (ERR-1) and `Unsupported` for a disabled norm.
         """
-        check_attributes(config)
+        check = refusals.checker(config, OPERATION).check
         if "norm" in config.disabled:
             raise Unsupported("norm", "the model always normalizes its index keys", URL)
-        return TransformersSession(self._torch, self._modeling, config)
+        return TransformersSession(self._torch, self._modeling, config, check)
 
 
 class TransformersSession:
     """The indexer for one set of attributes; it is built for the key width of each call."""
 
-    def __init__(self, torch: Any, modeling: Any, config: OperationConfig) -> None:
+    def __init__(self, torch: Any, modeling: Any, config: OperationConfig, check: Check) -> None:
         self._torch = torch
         self._modeling = modeling
-        self._config = config
+        self._config, self._check = config, check
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: the eight ports in, the block keys out.
@@ -80,7 +83,7 @@ class TransformersSession:
         Past block keys are copied here, not by the model. Raises `Rejected` (ERR-2 to ERR-5), and `Unsupported` for a
         weight that the model cannot hold.
         """
-        check_call(self._config, inputs)
+        self._check(inputs)
         N, _, Di = inputs["raw_index_keys"].shape
         past_blocks = inputs["past_block_index_keys"]
         history = _history(self._config, inputs)

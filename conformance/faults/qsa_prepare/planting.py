@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from conformance import __version__
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
-from conformance.backends.qsa_prepare import refusals
+from conformance.backends.qsa_prepare import OPERATION
 from conformance.faults.entry import Entry, Shelf
 from reference.qsa_prepare.operation import QSAPrepare
 
@@ -27,13 +28,17 @@ fault, variant = SHELF.fault, SHELF.variant
 class Admission:
     """What is refused: ERR-1 at the preparation, ERR-2 to ERR-5 at the call."""
 
+    _checker: refusals.Checker | None = None
+
     def configuration(self, config: OperationConfig) -> None:
         """Raises `Rejected` for attributes and types that are refused."""
-        refusals.check_attributes(config)
+        refusals.checker(config, OPERATION)
 
     def call(self, config: OperationConfig, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """The inputs to compute with. Raises `Rejected` for inputs that are refused."""
-        refusals.check_call(config, inputs)
+        if self._checker is None or self._checker.config is not config:
+            self._checker = refusals.Checker(config, refusals.operation_called(OPERATION))
+        self._checker.check(inputs)
         return inputs
 
 

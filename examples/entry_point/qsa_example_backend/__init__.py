@@ -1,4 +1,4 @@
-"""A backend that comes with a package: once it is installed, `qsa-conformance run -b example` finds it.
+"""A backend in a package of its own: once it is installed, `qsa-conformance run -b example` finds it.
 
 It is kept small by what it leaves out: float32 alone, no switching off of rotation or normalization.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo
-from conformance.backends.qsa_prepare.refusals import check_attributes, check_call
 
 
 class Backend:
@@ -25,15 +25,14 @@ class Backend:
         )
 
     def prepare(self, config):
-        check_attributes(config)
-        return Session(config)
+        return Session(config, refusals.checker(config, "QSAPrepare"))
 
 
 class Session:
     """One instance. `run` may be called with any N, L and Bp; nothing is kept between calls."""
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, checker):
+        self.check = checker.check
         self.r = config.attributes["key_block_size"]
         self.epsilon = np.float32(config.attributes["epsilon"])
 
@@ -41,7 +40,7 @@ class Session:
         pass
 
     def run(self, inputs):
-        check_call(self.config, inputs)
+        self.check(inputs)
         raw, past_keys = inputs["raw_index_keys"], inputs["past_block_index_keys"]
         (N, L, Di), r = raw.shape, self.r
         lengths = np.broadcast_to(inputs["key_length"], (N,)).tolist()

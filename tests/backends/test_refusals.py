@@ -1,4 +1,4 @@
-"""Refusals of QSAPrepare (ERR-1 to ERR-5, OFF-3): who is refused, as what, and who is named."""
+"""Refusals by an operation's data, on QSAPrepare (ERR-1 to ERR-5, OFF-3): who is refused, as what, and who is named."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conformance.backends.protocol import OperationConfig, Rejected
-from conformance.backends.qsa_prepare.refusals import check_attributes, check_call, is_empty, type_name
+from conformance.backends.protocol import OperationConfig, Rejected, Unsupported
+from conformance.backends.refusals import checker, is_empty, type_name
 
 N, L, Bp, Di, Dr, r = 3, 5, 4, 8, 6, 4
 ROPE = ("rope_cos", "rope_sin", "past_incomplete_rope")
@@ -39,6 +39,14 @@ def inputs(**other: Any) -> dict[str, Any]:
         dtype = np.int64 if name == "key_length" else np.float32
         arrays[name] = np.full(given, 7 if name == "key_length" else 0, dtype) if isinstance(given, tuple) else given
     return arrays
+
+
+def check_attributes(config: OperationConfig) -> None:
+    checker(config)
+
+
+def check_call(config: OperationConfig, inputs: dict[str, Any]) -> None:
+    checker(config).check(inputs)
 
 
 def refused(call: Any, *arguments: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -80,12 +88,15 @@ def test_types_that_are_known_at_preparation() -> None:
 def test_names_of_types() -> None:
     known = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32, "i64": np.int64}
     assert {name: type_name(np.dtype(kind)) for name, kind in known.items()} == {name: name for name in known}
-    for other in (">f4", "V2", np.float64, np.int16, np.uint32, ml_dtypes.float8_e5m2, bool):
+    assert {type_name(np.dtype(kind)) for kind in (np.float64, np.int16, np.uint8, np.uint32, np.uint64, bool)} == {
+        "f64", "i16", "u8", "u32", "u64", "bool",
+    }  # fmt: skip
+    for other in (">f4", "V2", ml_dtypes.float8_e5m2, np.complex64, "S4"):
         assert type_name(np.dtype(other)) is None
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("other", [np.float16, np.float64, np.int8, ml_dtypes.bfloat16, ">f4"])
+@pytest.mark.parametrize("other", [np.float16, np.float64, np.int8, ml_dtypes.bfloat16, ">f4", np.uint32, np.uint64])
 def test_types_of_a_call(name: str, other: Any) -> None:
     given = inputs(**{name: np.zeros(SHAPES[name], other)})
     assert refused(check_call, config(), given) == ("type", "call", (name,))
@@ -100,6 +111,7 @@ def test_length_type_is_the_prepared_one() -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_wrong_rank(name: str) -> None:
     assert refused(check_call, config(), inputs(**{name: (*SHAPES[name], 1)})) == ("shape", "call", (name,))
+    assert refused(check_call, config(), inputs(**{name: ()})) == ("shape", "call", (name,))
     if len(SHAPES[name]) > 1:
         assert refused(check_call, config(), inputs(**{name: SHAPES[name][1:]})) == ("shape", "call", (name,))
 
@@ -202,3 +214,31 @@ def test_types_are_looked_at_before_shapes_and_shapes_before_values() -> None:
     assert refused(check_call, config(), given) == ("shape", "call", ("raw_index_keys",))
     given["raw_index_keys"] = np.zeros(SHAPES["raw_index_keys"], np.float32)
     assert refused(check_call, config(), given) == ("value", "call", ("key_length",))
+
+
+def test_another_operation_is_unsupported() -> None:
+    other = OperationConfig("SomethingElse", {}, "f32", "i64", frozenset())
+    with pytest.raises(Unsupported, match="SomethingElse"):
+        checker(other, "QSAPrepare")
+    with pytest.raises(Unsupported, match="does not describe"):
+        checker(other)
+
+
+def test_what_was_accepted_is_not_accepted_with_other_lengths() -> None:
+    check = checker(config()).check
+    for _ in range(2):
+        check(inputs())
+        negative = inputs(key_length=np.array([7, -1, 7]))
+        assert refused(check, negative) == ("value", "call", ("key_length",))
+
+
+def test_many_lengths_are_checked_as_few_are() -> None:
+    n = 50
+    many: dict[str, Any] = {
+        name: (n, *s[1:]) for name, s in SHAPES.items() if name not in ("k_norm_weight", "key_length")
+    }
+    check = checker(config()).check
+    check(inputs(**many, key_length=np.arange(n) % (L + Bp * r + r)))
+    assert refused(check, inputs(**many, key_length=np.arange(n) - 1)) == ("value", "call", ("key_length",))
+    long = np.arange(n) + L + Bp * r
+    assert refused(check, inputs(**many, key_length=long)) == ("value", "call", ("past_block_index_keys",))
