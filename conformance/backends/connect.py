@@ -53,7 +53,8 @@ def usable(text: str, limits: Limits | None = None, operation: str = "") -> tupl
     Raises `BackendError` when there is none, it cannot be built or describes itself in a way that nothing can be run
     on; `Unsupported` when this machine lacks what it needs or it does not serve the operation.
     """
-    backend = connect(text, limits, operation)
+    embedded_for = operations(text.partition(":")[0])
+    backend = connect(text, limits, operation or next(iter(embedded_for), ""))
     infos = described(backend, text)
     for info in infos:
         if operation in ("", info.operation):

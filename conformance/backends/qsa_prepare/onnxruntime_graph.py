@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conformance.backends import refusals
 from conformance.backends.onnx.nodes import Nodes, Shape, model_of, type_of
 from conformance.backends.onnx.runtime import URL, VENDOR, Model, version
-from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig
 from conformance.backends.qsa_prepare import OPERATION
 from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
@@ -21,7 +21,6 @@ from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
     from conformance.backends.refusals import Check
-
 
 
 class OnnxRuntimeGraph:
