@@ -6,13 +6,12 @@ carried over is gathered in T. No element that does not count takes part in any 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import openvino
 from openvino import opset15 as ops
 
 from conformance.backends import refusals
+from conformance.backends.openvino.nodes import Node, divided_with_rest, ints, rounded, size, steps
 from conformance.backends.openvino.runtime import (
     URL,
     CompiledSession,
@@ -26,7 +25,6 @@ from conformance.backends.qsa_prepare import OPERATION
 from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 from conformance.backends.refusals import Checker
 
-Node = Any  # openvino ships no usable types
 END = 2**31 - 1  # of an axis, for Slice
 
 
@@ -64,10 +62,6 @@ def build_model(checker: Checker) -> openvino.Model:
     return _Graph(checker).model()
 
 
-def _int(*values: int) -> Node:
-    return ops.constant(np.array(values, np.int32))
-
-
 class _Graph:
     """The operation's nodes. Index arithmetic is in i32; a symbol of the contract is a node of shape [1] or [N]."""
 
@@ -90,40 +84,32 @@ class _Graph:
 
     def sizes(self) -> None:
         shape = ops.shape_of(self.port["raw_index_keys"], "i32")
-        self.N, self.L, self.Di = (ops.gather(shape, _int(axis), _int(0)) for axis in range(3))
-        self.Bp = self.size(self.port["past_block_index_keys"], 1)
-        self.n = self.range(self.N)
-        self.rows_of_keys = ops.concat([_int(-1), self.Di], 0)
+        self.N, self.L, self.Di = (ops.gather(shape, ints(axis), ints(0)) for axis in range(3))
+        self.Bp = size(self.port["past_block_index_keys"], 1)
+        self.n = steps(self.N)
+        self.rows_of_keys = ops.concat([ints(-1), self.Di], 0)
         if self.rotates:
-            self.half = ops.divide(self.size(self.port["past_incomplete_rope"], 1), _int(4))
+            self.half = ops.divide(size(self.port["past_incomplete_rope"], 1), ints(4))
             self.Dr = ops.add(self.half, self.half)
-            self.halves = ops.concat([_int(-1, 2), self.half], 0)
+            self.halves = ops.concat([ints(-1, 2), self.half], 0)
 
     def lengths(self) -> None:
         """LEN-1 to LEN-4, BLK-1: c and q before and after the call, and how many new blocks the grid must hold."""
         S = ops.broadcast(ops.convert(self.port["key_length"], "i32"), self.N)
-        past = ops.maximum(ops.subtract(S, self.L), _int(0))
+        past = ops.maximum(ops.subtract(S, self.L), ints(0))
         self.S = S
-        self.c, self.q = self.divide(past)
-        self.c_after, self.q_after = self.divide(S)
-        begun = ops.minimum(self.q, _int(1))
+        self.c, self.q = divided_with_rest(past, self.r)
+        self.c_after, self.q_after = divided_with_rest(S, self.r)
+        begun = ops.minimum(self.q, ints(1))
         self.first = ops.add(self.c, begun)  # the first block that lies in the new rows
-        finishes = ops.minimum(ops.multiply(begun, ops.subtract(self.c_after, self.c)), _int(1))
+        finishes = ops.minimum(ops.multiply(begun, ops.subtract(self.c_after, self.c)), ints(1))
         self.heads = self.largest(finishes)  # 1 when a sequence completes a block that began before this call
         self.width = self.largest(ops.subtract(self.c_after, self.first))
         self.B = self.largest(self.c_after)
 
-    def divide(self, x: Node) -> tuple[Node, Node]:
-        """x div r and x mod r, exact up to 2^31. The CPU plug-in divides integers in f32, hence the second step."""
-        r = _int(self.r)
-        near = ops.divide(x, r)
-        rest = ops.subtract(x, ops.multiply(near, r))  # small, but negative where `near` is too large
-        remainder = ops.floor_mod(rest, r)
-        return ops.add(near, ops.divide(ops.subtract(rest, remainder), r)), remainder
-
     def largest(self, x: Node) -> Node:
         """The maximum over the sequences, at least 0; 0 without sequences (SEP-3)."""
-        return ops.maximum(ops.reduce_max(x, _int(0), True), _int(0))
+        return ops.maximum(ops.reduce_max(x, ints(0), True), ints(0))
 
     # The block keys
 
@@ -131,32 +117,32 @@ class _Graph:
         """OUT-1 to OUT-3: past block keys, new ones and a row of zeros in one table; every row picks its own."""
         new_in_rows, new_from_past = self.blocks_in_new_rows(), self.blocks_from_past()
         past = self.key_rows(self.port["past_block_index_keys"])
-        table = ops.concat([past, new_in_rows, new_from_past, self.zeros(_int(1), self.Di)], 0)
+        table = ops.concat([past, new_in_rows, new_from_past, self.zeros(ints(1), self.Di)], 0)
         at_new = ops.multiply(self.N, self.Bp)
         at_heads = ops.add(at_new, ops.multiply(self.N, self.width))
         at_zeros = ops.add(at_heads, ops.multiply(self.N, self.heads))
-        b, n = self.row(self.range(self.B)), self.column(self.n)
+        b, n = self.row(steps(self.B)), self.column(self.n)
         from_past = ops.add(ops.multiply(n, self.Bp), b)
         own = ops.add(at_new, ops.subtract(ops.multiply(self.n, self.width), self.first))
         from_new = ops.select(ops.less(b, self.column(self.first)), ops.add(n, at_heads), ops.add(self.column(own), b))
         known = ops.select(ops.less(b, self.column(self.c)), from_past, from_new)
-        return ops.gather(table, ops.select(ops.less(b, self.column(self.c_after)), known, at_zeros), _int(0))
+        return ops.gather(table, ops.select(ops.less(b, self.column(self.c_after)), known, at_zeros), ints(0))
 
     def blocks_in_new_rows(self) -> Node:
         """BLK-2: keys [N * width, Di] of the blocks whose tokens are all new; a sequence may leave some unused."""
-        start = ops.add(ops.subtract(ops.multiply(self.first, _int(self.r)), self.S), self.L)
+        start = ops.add(ops.subtract(ops.multiply(self.first, ints(self.r)), self.S), self.L)
         start = ops.add(start, ops.multiply(self.n, self.L))
-        steps = self.range(ops.multiply(self.width, _int(self.r)))
-        last = ops.subtract(ops.multiply(self.N, self.L), _int(1))
-        rows = ops.minimum(ops.add(self.column(start), self.row(steps)), last)
-        rows = ops.reshape(rows, _int(-1, self.r), False)
+        tokens = steps(ops.multiply(self.width, ints(self.r)))
+        last = ops.subtract(ops.multiply(self.N, self.L), ints(1))
+        rows = ops.minimum(ops.add(self.column(start), self.row(tokens)), last)
+        rows = ops.reshape(rows, ints(-1, self.r), False)
         means = self.means(self.key_rows(self.port["raw_index_keys"]), rows)
         if not self.rotates:
             return self.finished(means)
-        first = ops.squeeze(ops.gather(rows, _int(0), _int(1)), _int(1))
-        rope_rows = ops.concat([_int(-1), self.Dr], 0)
+        first = ops.squeeze(ops.gather(rows, ints(0), ints(1)), ints(1))
+        rope_rows = ops.concat([ints(-1), self.Dr], 0)
         cos, sin = (
-            ops.gather(ops.reshape(self.port[name], rope_rows, False), first, _int(0))
+            ops.gather(ops.reshape(self.port[name], rope_rows, False), first, ints(0))
             for name in ("rope_cos", "rope_sin")
         )
         # Told apart by the reshape, as the plug-in merges a Gather with a Convert right behind it into a slow one.
@@ -165,27 +151,27 @@ class _Graph:
     def window(self) -> None:
         """Rows that an open block can lie in: those waiting, the first and the last r - 1 new ones; then zeros."""
         raw, rows = self.port["raw_index_keys"], self.r - 1
-        first, last = self.slice(raw, _int(0), _int(rows), 1), self.slice(raw, _int(-rows), _int(END), 1)
-        zeros = self.zeros(self.N, _int(1), self.Di)
+        first, last = self.slice(raw, ints(0), ints(rows), 1), self.slice(raw, ints(-rows), ints(END), 1)
+        zeros = self.zeros(self.N, ints(1), self.Di)
         window = ops.concat([self.port["past_incomplete_raw_keys"], first, last, zeros], 1)
-        width = self.size(window, 1)
-        self.window_end = ops.subtract(width, _int(1))
+        width = size(window, 1)
+        self.window_end = ops.subtract(width, ints(1))
         self.window_rows = self.key_rows(window)
         self.window_start = self.column(ops.multiply(self.n, width))
 
     def blocks_from_past(self) -> Node:
         """BLK-3, ROT-4: keys [N * heads, Di] of the blocks that began in an earlier call."""
-        j = self.row(self.range(ops.multiply(self.heads, _int(self.r))))
+        j = self.row(steps(ops.multiply(self.heads, ints(self.r))))
         q = self.column(self.q)
-        rows = ops.select(ops.less(j, q), j, ops.subtract(ops.add(j, _int(self.r - 1)), q))
+        rows = ops.select(ops.less(j, q), j, ops.subtract(ops.add(j, ints(self.r - 1)), q))
         rows = ops.add(ops.minimum(rows, self.window_end), self.window_start)
-        means = self.means(self.window_rows, ops.reshape(rows, _int(-1, self.r), False))
+        means = self.means(self.window_rows, ops.reshape(rows, ints(-1, self.r), False))
         if not self.rotates:
             return self.finished(means)
-        rope = ops.gather(self.port["past_incomplete_rope"], self.range(ops.multiply(self.N, self.heads)), _int(0))
-        quarters = ops.reshape(rope, ops.concat([_int(-1, 4), self.half], 0), False)
+        rope = ops.gather(self.port["past_incomplete_rope"], steps(ops.multiply(self.N, self.heads)), ints(0))
+        quarters = ops.reshape(rope, ops.concat([ints(-1, 4), self.half], 0), False)
         return self.finished(
-            means, self.slice(quarters, _int(0), _int(2), 1), self.slice(quarters, _int(2), _int(4), 1)
+            means, self.slice(quarters, ints(0), ints(2), 1), self.slice(quarters, ints(2), ints(4), 1)
         )
 
     def means(self, table: Node, rows: Node) -> Node:
@@ -198,25 +184,25 @@ class _Graph:
         weight = self.f32(self.port["k_norm_weight"]) if self.normalizes else None
         if not self.rotates:
             return self.rounded(self.scaled(m, scale, weight))
-        pairs = self.in_pairs(self.slice(m, _int(0), self.Dr, 1))
-        rest = self.slice(m, self.Dr, _int(END), 1)
-        swapped = ops.gather(pairs, _int(1, 0), _int(1))
+        pairs = self.in_pairs(self.slice(m, ints(0), self.Dr, 1))
+        rest = self.slice(m, self.Dr, ints(END), 1)
+        swapped = ops.gather(pairs, ints(1, 0), ints(1))
         signs = ops.constant(np.array([[-1], [1]], np.float32))
         if self.normalizes:
-            column = ops.unsqueeze(scale, _int(2))
-            own = self.in_pairs(self.slice(weight, _int(0), self.Dr, 0))
+            column = ops.unsqueeze(scale, ints(2))
+            own = self.in_pairs(self.slice(weight, ints(0), self.Dr, 0))
             pairs = self.scaled(pairs, column, own)
-            swapped = self.scaled(swapped, column, ops.multiply(ops.gather(own, _int(1, 0), _int(1)), signs))
-            rest = self.scaled(rest, scale, self.slice(weight, self.Dr, _int(END), 0))
+            swapped = self.scaled(swapped, column, ops.multiply(ops.gather(own, ints(1, 0), ints(1)), signs))
+            rest = self.scaled(rest, scale, self.slice(weight, self.Dr, ints(END), 0))
         else:
             swapped = ops.multiply(swapped, signs)
         rotated = ops.add(ops.multiply(pairs, self.f32(cos)), ops.multiply(swapped, self.f32(sin)))
-        flat = ops.reshape(rotated, ops.concat([_int(-1), self.Dr], 0), False)
+        flat = ops.reshape(rotated, ops.concat([ints(-1), self.Dr], 0), False)
         return self.rounded(ops.concat([flat, rest], 1))
 
     def inverse_root(self, m: Node) -> Node:
         """NRM-1: 1 / sqrt(mean(m^2) + epsilon), [K, 1]."""
-        norm = ops.reduce_l2(m, _int(1), True)
+        norm = ops.reduce_l2(m, ints(1), True)
         square = ops.divide(ops.multiply(norm, norm), ops.convert(self.Di, "f32"))
         root = ops.sqrt(ops.add(square, ops.constant(np.float32(self.epsilon))))
         return ops.divide(ops.constant(np.float32(1)), root)
@@ -231,20 +217,20 @@ class _Graph:
         j, q = ops.constant(np.arange(self.r - 1, dtype=np.int32)[None]), self.column(self.q_after)
         waited = ops.less(j, ops.subtract(q, self.L))  # more keys are open than there are new ones
         new = ops.minimum(ops.add(ops.subtract(j, q), self.window_end), self.window_end)
-        return ops.gather(self.window_rows, ops.add(ops.select(waited, j, new), self.window_start), _int(0))
+        return ops.gather(self.window_rows, ops.add(ops.select(waited, j, new), self.window_start), ints(0))
 
     def rope_state(self) -> Node:
         """STA-2: cos and sin of the open block's first token, zeros when no block is open."""
         past = self.port["past_incomplete_rope"]
-        both = self.size(past, 1)
-        new = [self.slice(self.port[name], _int(1 - self.r), _int(END), 1) for name in ("rope_cos", "rope_sin")]
-        zeros = self.zeros(self.N, _int(1), both)
-        window = ops.concat([ops.unsqueeze(past, _int(1)), ops.concat(new, 2), zeros], 1)
-        width = self.size(window, 1)
-        new_row = ops.subtract(ops.subtract(width, _int(1)), self.q_after)
-        row = ops.select(ops.less(self.L, self.q_after), _int(0), new_row)
-        table = ops.reshape(window, ops.concat([_int(-1), both], 0), False)
-        return ops.gather(table, ops.add(row, ops.multiply(self.n, width)), _int(0))
+        both = size(past, 1)
+        new = [self.slice(self.port[name], ints(1 - self.r), ints(END), 1) for name in ("rope_cos", "rope_sin")]
+        zeros = self.zeros(self.N, ints(1), both)
+        window = ops.concat([ops.unsqueeze(past, ints(1)), ops.concat(new, 2), zeros], 1)
+        width = size(window, 1)
+        new_row = ops.subtract(ops.subtract(width, ints(1)), self.q_after)
+        row = ops.select(ops.less(self.L, self.q_after), ints(0), new_row)
+        table = ops.reshape(window, ops.concat([ints(-1), both], 0), False)
+        return ops.gather(table, ops.add(row, ops.multiply(self.n, width)), ints(0))
 
     # Nodes that recur
 
@@ -256,14 +242,7 @@ class _Graph:
         return x if self.type == openvino.Type.f32 else ops.convert(x, "f32")
 
     def rounded(self, x: Node) -> Node:
-        """NUM-2: f32 to the nearest T."""
-        if self.type == openvino.Type.bf16:
-            # The CPU plug-in's Convert cuts off half of what it should round up. Splitting x in two at the eighth bit
-            # leaves it nothing to round; what would overflow here, infinity included, it gets as it is.
-            wide = ops.multiply(x, ops.constant(np.float32(2**16 + 1)))
-            nearest = ops.subtract(wide, ops.subtract(wide, x))
-            x = ops.select(ops.less(ops.abs(x), ops.constant(np.float32(2.0**100))), nearest, x)
-        return x if self.type == openvino.Type.f32 else ops.convert(x, self.type)
+        return rounded(x, self.type)
 
     def key_rows(self, x: Node) -> Node:
         return ops.reshape(x, self.rows_of_keys, False)
@@ -272,18 +251,11 @@ class _Graph:
         """Rows of width Dr as [K, 2, Dr / 2]: ROT-1 pairs the elements with equal last index."""
         return ops.reshape(x, self.halves, False)
 
-    def size(self, x: Node, axis: int) -> Node:
-        return ops.gather(ops.shape_of(x, "i32"), _int(axis), _int(0))
-
-    def range(self, stop: Node) -> Node:
-        zero, one = (ops.constant(np.int32(value)) for value in (0, 1))
-        return ops.range(zero, ops.squeeze(stop, _int(0)), one, "i32")
-
     def slice(self, x: Node, start: Node, stop: Node, axis: int) -> Node:
-        return ops.slice(x, start, stop, _int(1), _int(axis))
+        return ops.slice(x, start, stop, ints(1), ints(axis))
 
     def column(self, x: Node) -> Node:
-        return ops.unsqueeze(x, _int(1))
+        return ops.unsqueeze(x, ints(1))
 
     def row(self, x: Node) -> Node:
-        return ops.unsqueeze(x, _int(0))
+        return ops.unsqueeze(x, ints(0))

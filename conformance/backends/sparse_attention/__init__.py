@@ -1,1 +1,18 @@
-"""Bundled implementations of SparseAttention."""
+"""Backends of SparseAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.backends.embedded import Embedded
+
+OPERATION = "SparseAttention"
+
+BACKENDS: Mapping[str, Embedded] = {
+    "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
+    "transformers": Embedded(
+        "transformers_model", "TransformersModel", "the published model's own attention", "mode", extra="peers"
+    ),
+    "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", extra="peers"),
+    "onnxruntime": Embedded("onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers"),
+}

@@ -11,6 +11,9 @@ OPERATION = "SparseAttentionIndexer"
 BACKENDS: Mapping[str, Embedded] = {
     "numpy": Embedded("numpy_reference", "NumPyReference", "the reference itself"),
     "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
+    "transformers": Embedded(
+        "transformers_model", "TransformersModel", "the published model's own selection", extra="peers"
+    ),
     "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", "mode", extra="peers"),
     "onnxruntime": Embedded("onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers"),
 }

@@ -13,6 +13,7 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
+from conformance.backends.openvino.nodes import divided, ints, steps
 from conformance.backends.openvino.runtime import URL, Device, Inputs, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig
 from conformance.backends.sparse_attention_indexer import refusals
@@ -21,7 +22,6 @@ from conformance.backends.sparse_attention_indexer.numpy_reference import FEATUR
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
-Node = Any  # openvino ships no usable types
 RANKS = {name: len(axes) for name, axes in refusals.AXES.items()}
 
 
@@ -79,10 +79,6 @@ class GraphSession:
         self._compiled = None
 
 
-def _int(*values: int) -> Node:
-    return ops.constant(np.array(values, np.int32))
-
-
 def build_model(config: OperationConfig) -> openvino.Model:
     """The model of one configuration under the contract's names, without the weights where they are switched off."""
     r = int(config.attributes["key_block_size"])
@@ -97,49 +93,37 @@ def build_model(config: OperationConfig) -> openvino.Model:
         port[name].output(0).set_names({name})
     f32 = {name: ops.convert(node, "f32") for name, node in port.items() if name != "key_length"}
     shape = ops.shape_of(port["index_query"], "i32")
-    N, Hi, L = (ops.gather(shape, _int(axis), _int(0)) for axis in range(3))
-    B = ops.gather(ops.shape_of(port["block_index_keys"], "i32"), _int(1), _int(0))
+    N, Hi, L = (ops.gather(shape, ints(axis), ints(0)) for axis in range(3))
+    B = ops.gather(ops.shape_of(port["block_index_keys"], "i32"), ints(1), ints(0))
     heads = ops.constant(np.int32(Hs))
 
     # SCO-1: rectified per head, weighted, summed over the heads of a selection.
-    products = ops.matmul(f32["index_query"], ops.unsqueeze(f32["block_index_keys"], _int(1)), False, True)
+    products = ops.matmul(f32["index_query"], ops.unsqueeze(f32["block_index_keys"], ints(1)), False, True)
     scores = ops.relu(products)
     if refusals.WEIGHTS in f32:
-        weights = ops.transpose(f32[refusals.WEIGHTS], _int(0, 2, 1))
-        scores = ops.multiply(scores, ops.unsqueeze(weights, _int(3)))
-    groups = ops.concat([N, _int(Hs), ops.divide(Hi, heads), L, B], 0)
-    scores = ops.reduce_sum(ops.reshape(scores, groups, False), _int(2), False)
+        weights = ops.transpose(f32[refusals.WEIGHTS], ints(0, 2, 1))
+        scores = ops.multiply(scores, ops.unsqueeze(weights, ints(3)))
+    groups = ops.concat([N, ints(Hs), ops.divide(Hi, heads), L, B], 0)
+    scores = ops.reduce_sum(ops.reshape(scores, groups, False), ints(2), False)
 
     # VIS-1, VIS-3: whole blocks among the p + 1 tokens up to the query.
     S = ops.broadcast(ops.convert(port["key_length"], "i32"), N)
-    first = ops.unsqueeze(ops.subtract(S, L), _int(1))
-    ends = ops.maximum(ops.add(ops.add(first, _range(L)), _int(1)), _int(0))
-    visible = _divided(ends, r)
-    column = ops.unsqueeze(visible, _int(1, 3))
-    hidden = ops.greater_equal(ops.reshape(_range(B), _int(1, 1, 1, -1), False), column)
+    first = ops.unsqueeze(ops.subtract(S, L), ints(1))
+    ends = ops.maximum(ops.add(ops.add(first, steps(L)), ints(1)), ints(0))
+    visible = divided(ends, r)
+    column = ops.unsqueeze(visible, ints(1, 3))
+    hidden = ops.greater_equal(ops.reshape(steps(B), ints(1, 1, 1, -1), False), column)
     lowest = ops.constant(np.float32(-np.inf))
     scores = ops.select(hidden, lowest, scores)
 
     # SEL-1, SEL-2, TIE-1: a stable TopK keeps the smaller index among equal scores; hidden columns make up the width.
-    spare = ops.broadcast(lowest, ops.concat([N, _int(Hs), L, _int(K)], 0))
+    spare = ops.broadcast(lowest, ops.concat([N, ints(Hs), L, ints(K)], 0))
     best = ops.topk(ops.concat([scores, spare], 3), ops.constant(np.int32(K)), 3, "max", "value", "i32", stable=True)
     beyond = ops.greater_equal(ops.constant(np.arange(K, dtype=np.int32).reshape(1, 1, 1, K)), column)
     indices = ops.select(beyond, ops.constant(np.int32(-1)), best.output(1))
-    few = ops.unsqueeze(ops.minimum(visible, _int(K)), _int(1))
-    count = ops.broadcast(few, ops.concat([N, _int(Hs), L], 0))
+    few = ops.unsqueeze(ops.minimum(visible, ints(K)), ints(1))
+    count = ops.broadcast(few, ops.concat([N, ints(Hs), L], 0))
     results = [ops.result(indices), ops.result(count)]
     for result, name in zip(results, OUTPUTS, strict=True):
         result.output(0).set_names({name})
     return openvino.Model(results, list(port.values()), config.operation)
-
-
-def _range(stop: Node) -> Node:
-    zero, one = (ops.constant(np.int32(value)) for value in (0, 1))
-    return ops.range(zero, ops.squeeze(stop, _int(0)), one, "i32")
-
-
-def _divided(x: Node, r: int) -> Node:
-    """x div r, exact up to 2^31. The CPU plug-in divides integers in f32, hence the second step."""
-    near = ops.divide(x, _int(r))
-    rest = ops.subtract(x, ops.multiply(near, _int(r)))  # small, but negative where `near` is too large
-    return ops.add(near, ops.divide(ops.subtract(rest, ops.floor_mod(rest, _int(r))), _int(r)))

@@ -1,0 +1,131 @@
+"""SparseAttention in eager PyTorch on the CPU (connect string ``torch``): gathered rows, attended to in f32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from conformance.backends import refusals
+from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
+GATHERED = 1 << 24  # elements of rows that are gathered at a time
+
+
+class TorchEager:
+    """PyTorch as the implementation under test."""
+
+    def __init__(self) -> None:
+        self._torch = one_thread()
+
+    def describe(self) -> BackendInfo:
+        """Every type and feature of the contract."""
+        return BackendInfo(
+            name="torch",
+            version=str(self._torch.__version__),
+            vendor="PyTorch",
+            element_types=("f32", "f16", "bf16"),
+            outputs=("attention_output",),
+            features=("key_length", "scale", "sinks", "left_padding"),
+            url=URL,
+            operation="SparseAttention",
+        )
+
+    def prepare(self, config: OperationConfig) -> TorchSession:
+        """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
+        return TorchSession(self._torch, config)
+
+
+class TorchSession:
+    """SparseAttention for one set of attributes."""
+
+    def __init__(self, torch: Any, config: OperationConfig) -> None:
+        self._torch = torch
+        self._check = refusals.checker(config, "SparseAttention").check
+        self._r = int(config.attributes["key_block_size"])
+        self._qb = int(config.attributes.get("query_block_size", 1))
+        self._causal = bool(config.attributes.get("causal", True))
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call; raises `Rejected` (ERR-2 to ERR-5)."""
+        self._check(inputs)
+        torch = self._torch
+        query, key, value = (tensor_of(inputs[name]) for name in ("query", "key", "value"))
+        N, H, L, E = query.shape
+        _, Hkv, S, Ev = value.shape
+        Hs, _, KB = inputs["block_indices"].shape[1:]
+        indices = torch.from_numpy(inputs["block_indices"].astype("int64"))
+        counts = torch.from_numpy(inputs["block_count"].astype("int64"))
+        lengths = inputs["key_length"].tolist() if "key_length" in inputs else [S]
+        scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+        sinks = tensor_of(inputs["sinks"]).float() if "sinks" in inputs else torch.full((H,), -torch.inf)
+        heads = math.gcd(H // Hkv, H // Hs)  # that share key-value head and selection
+        width = KB * self._r + (self._r - 1 if self._causal else 0)
+        step = max(1, GATHERED // max(1, width * (E + Ev)))
+        out = torch.zeros(N, H, L, Ev)
+        for n in range(N):
+            Sn = lengths[n % len(lengths)]
+            for first in range(0, H, heads):
+                kv, selection = first // (H // Hkv), first // (H // Hs)
+                keys, values = key[n, kv], value[n, kv]
+                for start in range(0, L, step):
+                    tokens = torch.arange(start, min(start + step, L))
+                    listed = tokens // self._qb
+                    rows, there = attended_rows(
+                        indices[n, selection, listed],
+                        counts[n, selection, listed],
+                        Sn - L + tokens if self._causal else None,
+                        (S, Sn),
+                        self._r,
+                    )
+                    own = slice(first, first + heads)
+                    out[n, own, tokens] = self._attend(
+                        query[n, own, tokens], keys, values, rows, there, scale, sinks[own, None]
+                    )
+        return {"attention_output": array_of(out.to(query.dtype))}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _attend(self, query: Any, keys: Any, values: Any, rows: Any, there: Any, scale: float, sinks: Any) -> Any:
+        """ATT-1, ATT-4, ATT-5: [heads, l, Ev] from queries [heads, l, E] and the rows of each of the l tokens."""
+        torch = self._torch
+        if not rows.shape[1] or not keys.shape[0]:
+            return torch.zeros(*query.shape[:2], values.shape[1])
+        missing = ~there[..., None]
+        taken = keys[rows].float().masked_fill(missing, 0)  # [l, width, E]
+        logits = torch.einsum("hle,lte->hlt", query.float(), taken) * scale
+        logits = logits.masked_fill(~there, -torch.inf)
+        most = torch.maximum(logits.max(dim=-1).values, sinks)
+        most = most.masked_fill(most == -torch.inf, 0)
+        weights = torch.exp(logits - most[..., None])
+        total = weights.sum(dim=-1) + torch.exp(sinks - most)
+        taken = values[rows].float().masked_fill(missing, 0)
+        summed = torch.einsum("hlt,lte->hle", weights, taken)
+        return summed / total.masked_fill(total == 0, 1)[..., None]
+
+
+def attended_rows(
+    indices: Any, counts: Any, positions: Any | None, lengths: tuple[int, int], r: int
+) -> tuple[Any, Any]:
+    """Rows of key and value [l, width] for l query tokens, and the mask of those attended to (BLK-1, SEL-1, OPN-1).
+
+    `indices` are [l, KB], `counts` and `positions` [l], all int64; no positions: not causal. `lengths` are S and Sn.
+    """
+    import torch
+
+    S, Sn = lengths
+    tokens = (indices[:, :, None] * r + torch.arange(r)).flatten(1)
+    there = (torch.arange(indices.shape[1]) < counts[:, None]).repeat_interleave(r, dim=1)
+    if positions is not None:
+        opens = torch.div(positions + 1, r, rounding_mode="floor")[:, None] * r
+        there &= tokens < opens
+        rest = opens + torch.arange(r - 1)
+        tokens = torch.cat([tokens, rest], dim=1)
+        there = torch.cat([there, rest <= positions[:, None]], dim=1)
+    there &= (tokens >= 0) & (tokens < Sn)
+    return (tokens + S - Sn).masked_fill(~there, 0), there
