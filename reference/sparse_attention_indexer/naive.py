@@ -36,7 +36,10 @@ class Row:
 
     def breaks(self, selection: Sequence[int]) -> str:
         """The first clause that m entries break, "" when they are right."""
-        if any(not 0 <= block < self.v for block in selection):
+        holes = [block < 0 for block in selection]
+        if any(holes):
+            return "SEL-1" if holes == sorted(holes) else "OUT-2"
+        if any(block >= self.v for block in selection):
             return "VIS-1"
         if len(set(selection)) < len(selection):
             return "SEL-3"

@@ -153,6 +153,10 @@ class _Row:
     def detail(self) -> Detail:
         scored, m, v = self.bounds.scored, int(self.bounds.scored.m[0]), int(self.bounds.scored.v[0])
         entries = self.got[0, :m]
+        hole = int(selection.missing(self.got, scored.m)[0])
+        if hole >= 0:
+            clause = "OUT-2" if (entries[hole:] >= 0).any() else "SEL-1"
+            return self._of(clause, f"entry {hole} holds no block, of {m} that are due")
         if not selection.in_range(self.got, scored.m, scored.v)[0]:
             bad = int(entries[(entries < 0) | (entries >= v)][0])
             return self._of("VIS-1", f"block {bad} is selected; visible are {f'0 to {v - 1}' if v else 'none'}")

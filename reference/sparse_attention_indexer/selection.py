@@ -44,11 +44,15 @@ class Pairs:
     left: Array
 
 
+def missing(got: Array, m: Array) -> Array:
+    """The first of the m entries [R] that is negative and so holds no block, -1 where all do."""
+    return _first((got < 0) & (np.arange(got.shape[1]) < m[:, None]))
+
+
 def in_range(got: Array, m: Array, v: Array) -> Array:
     """VIS-1: mask of the rows whose first m entries are all visible blocks."""
     beyond = np.arange(got.shape[1]) >= m[:, None]
-    result: Array = (((got >= 0) & (got < v[:, None])) | beyond).all(axis=1)
-    return result
+    return np.asarray((((got >= 0) & (got < v[:, None])) | beyond).all(axis=1))
 
 
 def distinct(got: Array, m: Array) -> Array:
