@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conformance.backends.connect import usable
     from conformance.backends.protocol import Backend, BackendInfo
     from conformance.judging.engine import Engine, Outcome
     from conformance.library.reading import Library
@@ -82,6 +81,7 @@ def suite_of(config: pytest.Config) -> Suite:
 
 
 def _build(config: pytest.Config) -> Suite:
+    from conformance.backends.connect import usable
     from conformance.library.reading import load_library
     from conformance.library.selection import select
     from conformance.record.expectations import find

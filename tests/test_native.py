@@ -22,9 +22,12 @@ from openvino.utils.node_factory import NodeFactory
 
 from conformance.backends.openvino import build as native_build
 from conformance.backends.openvino.build import CACHE_VARIABLE, LIBRARY, build_native, find_toolchain, key_of
-from conformance.backends.openvino.kernel import ISAS, Kernel
+from conformance.backends.openvino.cpu_op import LENT_BYTES, CpuOpSession
+from conformance.backends.openvino.kernel import ISAS
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported
-from conformance.backends.qsa_prepare.openvino_cpu_op import LENT_BYTES, RANKS, CpuOpSession, OpenVINOCpuOp
+from conformance.backends.qsa_prepare.kernel import Kernel
+from conformance.backends.qsa_prepare.openvino_cpu_op import OpenVINOCpuOp
+from conformance.backends.qsa_prepare.ports import RANKS
 from conformance.errors import BackendError
 
 try:
@@ -433,7 +436,7 @@ assert same(outputs["block_index_keys"], inputs["past_block_index_keys"])
 
 def test_the_empty_operation_allocates_and_nothing_else(backend: OpenVINOCpuOp) -> None:
     inputs = random_inputs([18, 17], L=1, Bp=4)
-    outputs = OpenVINOCpuOp(operation="EmptyOp").prepare(config()).run(inputs)
+    outputs = OpenVINOCpuOp(node="EmptyOp").prepare(config()).run(inputs)
     wanted = backend.prepare(config()).run(inputs)
     assert [outputs[name].shape for name in OUTPUTS] == [wanted[name].shape for name in OUTPUTS]
 

@@ -1,11 +1,12 @@
-"""The kernel of the C++ operation without OpenVINO around it: for timing it alone, and a plain copy to compare with.
+"""The kernels of the C++ operations without OpenVINO around them, to time them alone, and a plain copy beside them.
 
-Nothing is checked here: what the operation would refuse must not be passed in.
+Nothing is checked here: what an operation would refuse must not be passed in.
 """
 
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,110 +25,93 @@ LENGTH_TYPES = ("i32", "i64")
 ISAS = ("automatic", "portable", "avx2", "avx512")
 ALIGNMENT = 64
 
-_SIZES = ("N", "L", "Di", "Dr", "Bp", "B", "r")
-
-
-class _Problem(ctypes.Structure):
-    """`qsa::Problem` of native/kernel.hpp, field by field."""
-
-    _fields_ = (
-        ("element_type", ctypes.c_int),
-        ("length_type", ctypes.c_int),
-        *((name, ctypes.c_size_t) for name in _SIZES),
-        ("epsilon", ctypes.c_double),
-        ("raw_index_keys", ctypes.c_void_p),
-        ("past_block_index_keys", ctypes.c_void_p),
-        ("key_length", ctypes.c_void_p),
-        ("length_count", ctypes.c_size_t),
-        ("rope_cos", ctypes.c_void_p),
-        ("rope_sin", ctypes.c_void_p),
-        ("k_norm_weight", ctypes.c_void_p),
-        ("past_incomplete_raw_keys", ctypes.c_void_p),
-        ("past_incomplete_rope", ctypes.c_void_p),
-        ("block_index_keys", ctypes.c_void_p),
-        ("present_incomplete_raw_keys", ctypes.c_void_p),
-        ("present_incomplete_rope", ctypes.c_void_p),
-    )
+# What structures of native/*/kernel.hpp are made of.
+ENUM, SIZE, POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
 
 
 @lru_cache(maxsize=1)
-def _library() -> Any:
-    library = ctypes.CDLL(str(build_native()))
-    pointer = ctypes.c_void_p
-    library.qsa_workers_open.restype = pointer
-    library.qsa_workers_open.argtypes = (ctypes.c_int,)
-    library.qsa_workers_close.argtypes = (pointer,)
-    library.qsa_workers_close.restype = None
-    library.qsa_prepare.argtypes = (ctypes.POINTER(_Problem), pointer, ctypes.c_int)
-    library.qsa_bytes_to_move.argtypes = (ctypes.POINTER(_Problem),)
-    library.qsa_bytes_to_move.restype = ctypes.c_size_t
-    library.qsa_plain_copy.argtypes = (pointer, pointer, ctypes.c_size_t, pointer)
-    library.qsa_plain_copy.restype = None
-    return library
+def library() -> Any:
+    """The built library. Raises `Unsupported` or `BackendError` as `build_native` does."""
+    loaded = ctypes.CDLL(str(build_native()))
+    loaded.qsa_workers_open.restype = POINTER
+    loaded.qsa_workers_open.argtypes = (ctypes.c_int,)
+    loaded.qsa_workers_close.argtypes = (POINTER,)
+    loaded.qsa_workers_close.restype = None
+    loaded.qsa_plain_copy.argtypes = (POINTER, POINTER, SIZE, POINTER)
+    loaded.qsa_plain_copy.restype = None
+    return loaded
 
 
-class Kernel:
-    """The kernel on a fixed number of threads. Raises `Unsupported` or `BackendError` as `build_native` does."""
+class Workers:
+    """A fixed number of threads. Raises `Unsupported` or `BackendError` as `build_native` does."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._workers = ctypes.c_void_p(_library().qsa_workers_open(threads))
+        self.handle = POINTER(library().qsa_workers_open(threads))
+
+    def plain_copy(self, to: Array, source: Array) -> None:
+        """Copies a dense array onto another of the same size, every thread its share: the bandwidth to compare with."""
+        library().qsa_plain_copy(to.ctypes.data, source.ctypes.data, source.nbytes, self.handle)
+
+    def close(self) -> None:
+        """Give the threads back."""
+        library().qsa_workers_close(self.handle)
+
+
+class Kernel(Workers, ABC):
+    """The kernel of one operation on a fixed number of threads.
+
+    `function` and `bytes_function` are its names in the library: `function(problem, workers, isa)` computes,
+    `bytes_function(problem)` tells what must move.
+    """
+
+    function: str
+    bytes_function: str
+
+    @abstractmethod
+    def problem(
+        self, config: OperationConfig, inputs: Mapping[str, Array]
+    ) -> tuple[ctypes.Structure, Mapping[str, Array]]:
+        """The structure that describes a call, and the outputs that it writes to."""
 
     def bind(self, config: OperationConfig, inputs: Mapping[str, Array], isa: str = "automatic") -> BoundCall:
         """One call made ready, outputs allocated. `inputs` are dense arrays under the contract's names.
 
         Raises `ValueError` for an instruction set that this CPU lacks.
         """
-        N, L, Di = inputs["raw_index_keys"].shape
-        Dr = 0 if "rope" in config.disabled else inputs["rope_cos"].shape[-1]
-        r = int(config.attributes["key_block_size"])
-        lengths, dtype = inputs["key_length"], inputs["raw_index_keys"].dtype
-        B = int((lengths // r).max(initial=0)) if N else 0
-        outputs = {
-            "block_index_keys": aligned((N, B, Di), dtype),
-            "present_incomplete_raw_keys": aligned((N, r - 1, Di), dtype),
-            "present_incomplete_rope": aligned((N, 2 * Dr) if Dr else (0,), dtype),
-        }
-        problem = _Problem(
-            element_type=ELEMENT_TYPES.index(config.element_type),
-            length_type=LENGTH_TYPES.index(config.length_type),
-            epsilon=float(config.attributes.get("epsilon", 1e-6)),
-            length_count=lengths.size,
-            **dict(zip(_SIZES, (N, L, Di, Dr, inputs["past_block_index_keys"].shape[1], B, r), strict=True)),
-            **{name: array.ctypes.data for name, array in {**inputs, **outputs}.items() if array.size},
-        )
-        call = BoundCall(self._workers, problem, ISAS.index(isa), inputs, outputs)
-        if _library().qsa_prepare(problem, self._workers, call.isa):
+        problem, outputs = self.problem(config, inputs)
+        run, size = getattr(library(), self.function), getattr(library(), self.bytes_function)
+        run.argtypes = (ctypes.POINTER(type(problem)), POINTER, ctypes.c_int)
+        size.argtypes, size.restype = (ctypes.POINTER(type(problem)),), SIZE
+        call = BoundCall(self, problem, ISAS.index(isa), inputs, outputs)
+        if run(problem, self.handle, call.isa):
             raise ValueError(f"this CPU does not run '{isa}'")
         return call
-
-    def plain_copy(self, to: Array, source: Array) -> None:
-        """Copies a dense array onto another of the same size, every thread its share: the bandwidth to compare with."""
-        _library().qsa_plain_copy(to.ctypes.data, source.ctypes.data, source.nbytes, self._workers)
-
-    def close(self) -> None:
-        """Give the threads back."""
-        _library().qsa_workers_close(self._workers)
 
 
 @dataclass(frozen=True)
 class BoundCall:
     """A call of the kernel that can be repeated; every `run` writes the same `outputs` again."""
 
-    workers: ctypes.c_void_p
-    problem: _Problem
+    kernel: Kernel
+    structure: ctypes.Structure
     isa: int
-    inputs: Mapping[str, Array]  # kept alive: the problem holds addresses only
+    inputs: Mapping[str, Array]  # kept alive: the structure holds addresses only
     outputs: Mapping[str, Array]
 
     def run(self) -> None:
         """The kernel, once."""
-        _library().qsa_prepare(self.problem, self.workers, self.isa)
+        getattr(library(), self.kernel.function)(self.structure, self.kernel.handle, self.isa)
 
     @property
     def bytes_to_move(self) -> int:
         """Bytes that any implementation must read and write for this call."""
-        return int(_library().qsa_bytes_to_move(self.problem))
+        return int(getattr(library(), self.kernel.bytes_function)(self.structure))
+
+
+def addresses(arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Where the arrays begin, but for those without elements."""
+    return {name: array.ctypes.data for name, array in arrays.items() if array.size}
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -25,8 +25,8 @@ class Part:
 class KernelSession:
     """The bare kernel: memory for the outputs is there before it starts, and nothing is checked."""
 
-    def __init__(self, config: OperationConfig, threads: int) -> None:
-        self._config, self._kernel = config, Kernel(threads)
+    def __init__(self, config: OperationConfig, kernel: Kernel) -> None:
+        self._config, self._kernel = config, kernel
 
     def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
         """The call on these inputs, made ready."""
@@ -43,9 +43,6 @@ class KernelSession:
         self._kernel.close()
 
 
-def parts(empty: Callable[[OperationConfig], Session], threads: int) -> tuple[Part, ...]:
-    """What the C++ operation offers for timing; `empty` prepares the operation that computes nothing."""
-    return (
-        Part("kernel alone", lambda config: KernelSession(config, threads), moves=True),
-        Part("empty operation", empty, moves=False),
-    )
+def kernel_alone(kernel: Callable[[int], Kernel], threads: int) -> Part:
+    """The kernel of an operation, on so many threads."""
+    return Part("kernel alone", lambda config: KernelSession(config, kernel(threads)), moves=True)

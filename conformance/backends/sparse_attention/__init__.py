@@ -10,6 +10,7 @@ OPERATION = "SparseAttention"
 
 BACKENDS: Mapping[str, Embedded] = {
     "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
+    "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),
     "transformers": Embedded(
         "transformers_model", "TransformersModel", "the published model's own attention", "mode", extra="peers"
     ),

@@ -11,6 +11,7 @@ OPERATION = "SparseAttentionIndexer"
 BACKENDS: Mapping[str, Embedded] = {
     "numpy": Embedded("numpy_reference", "NumPyReference", "the reference itself"),
     "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
+    "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),
     "transformers": Embedded(
         "transformers_model", "TransformersModel", "the published model's own selection", extra="peers"
     ),

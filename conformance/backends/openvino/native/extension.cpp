@@ -9,7 +9,9 @@
 
 #include "qsa_prepare/kernel.hpp"
 #include "qsa_prepare/operation.hpp"
+#include "sparse_attention/kernel.hpp"
 #include "sparse_attention/operation.hpp"
+#include "sparse_attention_indexer/kernel.hpp"
 #include "sparse_attention_indexer/operation.hpp"
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
@@ -49,6 +51,15 @@ private:
 #endif
 };
 
+template <class Problem, class Options>
+int run(void (*compute)(const Problem&, const qsa::Workers&, const Options&), const Problem& problem, void* workers,
+        Options options, int isa) {
+    options.isa = static_cast<qsa::Isa>(isa);
+    if (!qsa::runs_here(options.isa)) return 1;
+    compute(problem, *static_cast<FixedWorkers*>(workers), options);
+    return 0;
+}
+
 struct Copy {
     char* to;
     const char* from;
@@ -68,16 +79,24 @@ void copy_share(void* state, std::size_t worker) {
 OPENVINO_EXTENSION_C_API void* qsa_workers_open(int threads) { return new FixedWorkers(threads); }
 OPENVINO_EXTENSION_C_API void qsa_workers_close(void* workers) { delete static_cast<FixedWorkers*>(workers); }
 
-// isa as in qsa::Isa; returns 0, or 1 when this machine does not run it.
+// isa as in qsa::Isa; each returns 0, or 1 when this machine does not run it.
 OPENVINO_EXTENSION_C_API int qsa_prepare(const qsa::Problem* problem, void* workers, int isa) {
-    qsa::Options options;
-    options.isa = static_cast<qsa::Isa>(isa);
-    if (!qsa::runs_here(options.isa)) return 1;
-    qsa::prepare(*problem, *static_cast<FixedWorkers*>(workers), options);
-    return 0;
+    return run(qsa::prepare, *problem, workers, qsa::Options{}, isa);
+}
+OPENVINO_EXTENSION_C_API int qsa_indexer_select(const qsa::indexer::Problem* problem, void* workers, int isa) {
+    return run(qsa::indexer::select, *problem, workers, qsa::indexer::Options{}, isa);
+}
+OPENVINO_EXTENSION_C_API int qsa_attention_attend(const qsa::attention::Problem* problem, void* workers, int isa) {
+    return run(qsa::attention::attend, *problem, workers, qsa::attention::Options{}, isa);
 }
 
 OPENVINO_EXTENSION_C_API std::size_t qsa_bytes_to_move(const qsa::Problem* problem) { return qsa::bytes_to_move(*problem); }
+OPENVINO_EXTENSION_C_API std::size_t qsa_indexer_bytes_to_move(const qsa::indexer::Problem* problem) {
+    return qsa::indexer::bytes_to_move(*problem);
+}
+OPENVINO_EXTENSION_C_API std::size_t qsa_attention_bytes_to_move(const qsa::attention::Problem* problem) {
+    return qsa::attention::bytes_to_move(*problem);
+}
 OPENVINO_EXTENSION_C_API int qsa_best_isa() { return static_cast<int>(qsa::best_isa()); }
 
 // A plain copy with the same threads, the yardstick for the kernel.
