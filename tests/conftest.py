@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from conformance.cli import main
+from conformance.library.operations import load_operation
 from conformance.library.reading import Library, load_library
-from conformance.spec.operation import Operation, load_operation
+from conformance.spec.operation import Operation
 
 # Processes that tests start are interrupted as from a terminal, also where this one was started to ignore it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

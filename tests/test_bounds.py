@@ -259,8 +259,8 @@ class TestCatches:
 def test_chunks_do_not_show(chunk, monkeypatch):
     from test_reference import case_of
 
-    from conformance.spec.operation import load_operation
-    from conformance.spec.tensors import inputs_of
+    from conformance.library.operations import load_operation
+    from conformance.spec.inputs import inputs_of
     from reference.qsa_prepare import bounds
 
     case = case_of(dims={"N": 3, "L": 13, "Di": 6, "Dr": 4, "Bp": 2}, past=(0, 5, 8), pad=(0, 0, 0))
@@ -288,8 +288,8 @@ def test_the_regions_of_a_key_and_their_clauses(w, passed):
 def test_unused_state_is_specified_under_a_narrower_reading():
     from test_reference import case_of
 
-    from conformance.spec.operation import load_operation
-    from conformance.spec.tensors import inputs_of
+    from conformance.library.operations import load_operation
+    from conformance.spec.inputs import inputs_of
 
     case = case_of(
         dims={"N": 2, "L": 6, "Di": 6, "Dr": 4, "Bp": 1}, past=(0, 2), pad=(0, 0)

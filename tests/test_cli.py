@@ -165,14 +165,14 @@ def test_a_broken_library_file_is_named(tmp_path):
     """The whole way, in a process of its own: a broken YAML file gives one sentence with its place and exit 2."""
     import shutil
 
-    from conformance.spec.operation import cases_root
+    from conformance.library.operations import cases_root
 
     root = tmp_path / "cases"
     shutil.copytree(cases_root(), root)
     broken = next(root.glob("*/0*/*.yaml"))
     broken.write_text(broken.read_text() + "  - id: [unclosed\n")
     code = (
-        "import conformance.spec.operation as o, conformance.library.reading as l, pathlib\n"
+        "import conformance.library.operations as o, conformance.library.reading as l, pathlib\n"
         f"o.cases_root = l.cases_root = lambda: pathlib.Path({str(root)!r})\n"
         "from conformance.cli import main\nmain(['cases', 'list'])"
     )

@@ -13,11 +13,12 @@ from logs import FROZEN
 
 from conformance.judging.engine import AUDITS, STATUSES
 from conformance.library.lint import problems
-from conformance.library.reading import File, Library, Written, load_file, load_library
+from conformance.library.reading import Library, load_file, load_library
+from conformance.library.written import File, Written
 from conformance.record.expectations import load
 from conformance.reporting.documents import documents, outdated
+from conformance.spec.aims import AIMS
 from conformance.spec.operation import Operation
-from conformance.spec.tensors import AIMS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -6,8 +6,9 @@ import fakes
 import pytest
 from test_reference import case_of
 
-from conformance.judging.engine import Engine, spans
+from conformance.judging.engine import Engine
 from conformance.spec.case import Change, Refusal
+from conformance.spec.streams import spans
 
 STREAMING = {"streams": ((2, 4), (1, 1, 1, 1, 1, 1)), "clauses": ("STA-4", "BLK-3")}
 

@@ -11,6 +11,7 @@ from test_cli import FAKES, cli, few  # noqa: F401  fixtures
 
 from conformance.errors import LibraryError, UsageError
 from conformance.judging.engine import Outcome
+from conformance.library.operations import cases_root
 from conformance.record.expectations import (
     MOST,
     Entry,
@@ -30,7 +31,6 @@ from conformance.record.log import read_log
 from conformance.reporting import html, table
 from conformance.reporting.junit import junit
 from conformance.reporting.markdown import markdown
-from conformance.spec.operation import cases_root
 
 URL = "https://example.org/issues/1"
 TODAY = datetime.date(2027, 1, 15)

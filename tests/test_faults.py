@@ -19,7 +19,7 @@ from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.trial import Trial, killed
 from conformance.judging.engine import Engine, Outcome
 from conformance.library.reading import Library
-from conformance.spec.tensors import inputs_of
+from conformance.spec.inputs import inputs_of
 from reference.qsa_prepare.operation import QSAPrepare
 
 FAULTS, VARIANTS = catalogue.faults(), catalogue.variants()

@@ -15,9 +15,9 @@ from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.fuzzing.rounds import Source
 from conformance.fuzzing.strategies import Generator, cited, configurations
 from conformance.judging.engine import Engine
+from conformance.library.operations import load_operation
 from conformance.spec.case import Case, lengths
-from conformance.spec.operation import load_operation
-from conformance.spec.tensors import inputs_of
+from conformance.spec.inputs import inputs_of
 
 INFO = NumPyReference().describe()
 
@@ -200,7 +200,7 @@ def test_configurations_are_spread(operation):
 
 
 def test_cited_clauses_are_the_required_ones(operation):
-    assert cited(operation)[0] == operation.draws.serves
+    assert cited(operation)[0] == operation.rules.serves
     assert set(cited(operation)) == {
         clause.id for clause in operation.clauses if clause.level == "required" and clause.group != "ERR"
     }

@@ -7,9 +7,11 @@ import itertools
 import pytest
 
 from conformance.errors import LibraryError
-from conformance.library.reading import all_partitions, load_file, missing_combinations, random_partition
-from conformance.spec import strict_yaml
+from conformance.library import strict_yaml
+from conformance.library.expansion import missing_combinations
+from conformance.library.reading import load_file
 from conformance.spec.expression import ExpressionError, evaluate
+from conformance.spec.streams import all_partitions, random_partition
 
 CASE = """cases:
   - id: one
@@ -104,12 +106,12 @@ class TestExpressions:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("r +", "is no expression"),
+            ("r +", "is not an expression"),
             ("q", "unknown symbol q (known: r)"),
             ("r.real", "Attribute is not allowed"),
             ("__import__('os')", "only the functions"),
             ("(lambda: 1)()", "only the functions"),
-            ("'a'", "is no number"),
+            ("'a'", "is not a number"),
             ("r // 0", "division"),
             ("[r for r in (1,)]", "not allowed"),
         ],
@@ -182,13 +184,13 @@ class TestCases:
             ("    pad: [10, 0]\n", "file.yaml:5:5", "10 padding tokens of 9 new ones"),
             ("    length_shape: one\n", "file.yaml:5:5", "one length for all sequences, but they are [11, 14]"),
             ("    streams: [[3, 3]]\n", "file.yaml:5:15", "adds up to 6, not to the 9"),
-            ("    streams: sometimes\n", "file.yaml:5:5", "is no partition"),
+            ("    streams: sometimes\n", "file.yaml:5:5", "is not a partition"),
             ("    streams: all\n", "file.yaml:5:5", "are too many"),
-            ("    level: maybe\n", "file.yaml:5:5", "Invalid enum value"),
-            ("    matrix: {L: 1..x}\n", "file.yaml:5:14", "no range of integers"),
+            ("    level: maybe\n", "file.yaml:5:5", "invalid enum value"),
+            ("    matrix: {L: 1..x}\n", "file.yaml:5:14", "not a range of integers"),
             ("    matrix: {L: []}\n", "file.yaml:5:14", "needs a list"),
-            ("    cover: {strength: 2, axes: {L: [1]}, except: [q > 1]}\n", "file.yaml:5:5", "q, which is no axis"),
-            ("    expect: {refusal: {kind: shapes, phase: call, names: []}}\n", "file.yaml:5:24", "Invalid enum value"),
+            ("    cover: {strength: 2, axes: {L: [1]}, except: [q > 1]}\n", "file.yaml:5:5", "q, which is not an axis"),
+            ("    expect: {refusal: {kind: shapes, phase: call, names: []}}\n", "file.yaml:5:24", "invalid enum value"),
         ],
     )
     def test_errors_say_where_and_what(self, cases, lines, place, words):

@@ -19,11 +19,11 @@ from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
 from conformance.errors import LibraryError, UsageError
 from conformance.judging import engine, judge
+from conformance.library.operations import cases_root
 from conformance.record.log import PerfRecord, read_log
 from conformance.reporting.timings import timings
 from conformance.running.run import Plan, execute, outcomes
-from conformance.spec import tensors
-from conformance.spec.operation import cases_root
+from conformance.spec import inputs
 from conformance.timing import bench, perf, workloads
 from conformance.timing import statistics as samples
 from reference.qsa_prepare.bounds import Oracle
@@ -512,7 +512,7 @@ class TestHarnessBench:
         assert watch.seconds == {"outer": 1.5, "inner": 4.0}
 
     def test_the_parts_are_put_back_and_counted(self, library):
-        before = {owner: dict(vars(owner)) for owner in (engine, judge, tensors, Oracle)}
+        before = {owner: dict(vars(owner)) for owner in (engine, judge, inputs, Oracle)}
         cases = tuple(case for case in library.cases if not case.refusal and not case.audits)[:3]
         result = bench.measure("numpy", type(library)(library.operation, cases, 3))
         assert {owner: dict(vars(owner)) for owner in before} == before

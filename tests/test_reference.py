@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.judging.engine import spans
 from conformance.judging.judge import same_bits
 from conformance.spec.case import Case
-from conformance.spec.tensors import DTYPES, call_inputs, inputs_of
+from conformance.spec.inputs import inputs_of
+from conformance.spec.streams import call_inputs, spans
+from conformance.spec.types import dtype
 from reference.qsa_prepare import naive
 from reference.qsa_prepare.bounds import Oracle
 from reference.qsa_prepare.operation import QSAPrepare, Readings
@@ -199,4 +200,4 @@ class TestReadings:
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_outputs_have_the_element_type(operation, name):
     outputs = QSAPrepare(4).run(inputs_of(case_of(element_type=name), operation))
-    assert {array.dtype for array in outputs.values()} == {DTYPES[name]}
+    assert {array.dtype for array in outputs.values()} == {dtype(name)}

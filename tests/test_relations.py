@@ -17,7 +17,7 @@ from conformance.judging import relations, rewritings, scene
 from conformance.judging.engine import Engine
 from conformance.judging.relations import RelationsOnly
 from conformance.spec.case import Case
-from conformance.spec.tensors import inputs_of
+from conformance.spec.inputs import inputs_of
 
 RELATIONS = (
     "split", "rewind", "rows-alone", "rows-permuted", "one-length", "length-types", "extra-history", "dont-care",

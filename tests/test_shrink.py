@@ -17,9 +17,11 @@ from conformance.faults import catalogue
 from conformance.faults.layers import examples
 from conformance.judging.engine import Engine
 from conformance.record.log import read_log
+from conformance.spec.broken import broken_rule
 from conformance.spec.case import summary
-from conformance.spec.resized import broken_rule, possible, resized, shapes
-from conformance.spec.tensors import inputs_of
+from conformance.spec.geometry import Geometry
+from conformance.spec.inputs import inputs_of
+from conformance.spec.resized import possible, resized
 
 replace = msgspec.structs.replace
 
@@ -80,7 +82,7 @@ def test_generated_cases_become_small_in_seconds(fault, operation, generated):
     assert time.perf_counter() - started < 30
     assert found.finished and found.trials < 400
     assert found.signature == fails(case) == fails(found.case)
-    assert sum(math.prod(shape) for shape in shapes(found.case, operation).values()) <= 60
+    assert sum(math.prod(shape) for shape in Geometry(found.case, operation).shapes.values()) <= 60
     assert len(found.case.relations) + len(found.case.streams) <= 1
     assert found.case.poison == "zero" or fails(replace(found.case, poison="zero")) != found.signature
     assert found.case.clauses == (found.signature[0],)

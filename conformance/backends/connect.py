@@ -34,7 +34,7 @@ from conformance.backends.protocol import (
     listed,
 )
 from conformance.errors import BackendError, nearest
-from conformance.spec.operation import ELEMENT_TYPES
+from conformance.spec.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from conformance.running.process import Limits

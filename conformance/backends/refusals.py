@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported, serve_only
 from conformance.spec.expression import evaluate, symbols_of
-from conformance.spec.operation import ELEMENT_TYPES, LENGTH_TYPES, cases_root, load_operation
+from conformance.library.operations import cases_root, load_operation
+from conformance.spec.types import ELEMENT_TYPES, LENGTH_TYPES, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,9 +66,7 @@ def is_empty(shape: Shape) -> bool:
 @lru_cache(maxsize=64)
 def type_name(dtype: Any) -> str | None:
     """The contract's name of a NumPy dtype such as "f32", "bf16" or "i64", None when it has none."""
-    from conformance.backends.plugin.wire import TENSOR_DTYPES
-
-    return next((name for name, known in TENSOR_DTYPES.items() if known == dtype), None) if dtype.isnative else None
+    return name_of(dtype) if dtype.isnative else None
 
 
 @dataclass(frozen=True)

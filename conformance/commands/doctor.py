@@ -29,8 +29,8 @@ def _environment() -> str:
 
 
 def _library() -> str:
+    from conformance.library.operations import cases_root
     from conformance.library.reading import load_library
-    from conformance.spec.operation import cases_root
 
     library = load_library()
     return f"{len(library.cases)} cases, digest {library.digest}, in {cases_root()}"
@@ -52,7 +52,7 @@ def _judge() -> str:
 
     from conformance.judging.judge import judge
     from conformance.library.reading import load_library
-    from conformance.spec.tensors import inputs_of
+    from conformance.spec.inputs import inputs_of
 
     library = load_library()
     name = library.operation.outputs[0].name

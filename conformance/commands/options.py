@@ -25,6 +25,17 @@ def selection_options(function: Command) -> Command:
     return function
 
 
+def operation_option(function: Command) -> Command:
+    """--operation NAME: which operation is meant, by its name or its folder in the library."""
+    return click.option(
+        "--operation",
+        default="qsa_prepare",
+        metavar="NAME",
+        show_default=True,
+        help="Operation, by its name or its folder in the library.",
+    )(function)
+
+
 def reading_options(function: Command) -> Command:
     """--reading NAME=CHOICE: readings of the contract that are switched."""
     return click.option(
@@ -71,6 +82,7 @@ def isolation_options(function: Command) -> Command:
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     if not value:
         return {}
-    from conformance.spec.operation import chosen_readings, load_operation
+    from conformance.library.operations import load_operation
+    from conformance.spec.operation import chosen_readings
 
     return chosen_readings(load_operation(), value)

@@ -26,9 +26,9 @@ def command(logs: tuple[Path, ...], kind: str, output: Path | None) -> int:
 
     A badge goes to PATH as SVG, or as the JSON of a badge service when PATH ends in .json; only for complete runs.
     """
+    from conformance.library.operations import load_operation
     from conformance.record.log import read_log
     from conformance.record.shards import joined
-    from conformance.spec.operation import load_operation
 
     read = joined([read_log(path) for path in logs])
     operation = load_operation()

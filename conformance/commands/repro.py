@@ -22,8 +22,8 @@ def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
     """
     from conformance.errors import UsageError
     from conformance.failures.reproduce import script
+    from conformance.library.operations import load_operation
     from conformance.record.recorded import recorded
-    from conformance.spec.operation import load_operation
 
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")

@@ -33,11 +33,11 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     from conformance.errors import UsageError
     from conformance.failures.shrink import failing, shrink
     from conformance.fuzzing.campaign import stage
+    from conformance.library.operations import load_operation
     from conformance.library.writing import as_yaml
     from conformance.record.recorded import recorded
     from conformance.running.isolation import Setup
     from conformance.running.process import Limits
-    from conformance.spec.operation import load_operation
 
     found = recorded(log, case_id)
     if output and output.exists():
@@ -81,9 +81,9 @@ def size(case: Case, operation: Operation) -> str:
     import math
 
     from conformance.spec.case import summary
-    from conformance.spec.resized import shapes
+    from conformance.spec.geometry import Geometry
 
-    elements = sum(math.prod(shape) for shape in shapes(case, operation).values())
+    elements = sum(math.prod(shape) for shape in Geometry(case, operation).shapes.values())
     parts = [f"{elements:,} elements"]
     for one, many, number in (
         ("stream", "streams", len(case.streams)),

@@ -23,13 +23,15 @@ from conformance.faults import catalogue, suspicion
 from conformance.faults.entry import Entry
 from conformance.faults.matrix import promise
 from conformance.faults.trial import Common, SharingEngine
-from conformance.judging.engine import Answer, Engine, Inputs, Outcome, Run, reshaped
+from conformance.judging.engine import Answer, Engine, Inputs, Outcome, Run
 from conformance.judging.judge import same_bits
+from conformance.library.operations import cases_root
 from conformance.library.reading import Library
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
-from conformance.spec.operation import Operation, Reading, cases_root
-from conformance.spec.tensors import inputs_of
+from conformance.spec.inputs import inputs_of
+from conformance.spec.operation import Operation, Reading
+from conformance.spec.resized import reshaped
 from reference.expected import Expected
 
 Array = np.ndarray[Any, np.dtype[Any]]

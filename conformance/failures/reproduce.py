@@ -23,11 +23,14 @@ from conformance import __version__
 from conformance.backends.protocol import BackendInfo
 from conformance.errors import UsageError
 from conformance.failures.calls import Made, failing
-from conformance.judging.engine import Array, spans
+from conformance.judging.engine import Array
 from conformance.record.recorded import Recorded
-from conformance.spec import tensors
+from conformance.spec import aims
 from conformance.spec.case import summary
+from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation
+from conformance.spec.streams import spans
+from conformance.spec.types import dtype, smallest_normal
 from reference.expected import Expected
 
 LINES = 60  # that a script has at most
@@ -149,9 +152,9 @@ class _Writer:
     def __init__(self, found: Recorded, operation: Operation) -> None:
         self.found, self.operation, self.case = found, operation, found.case
         self.name = function_name(operation)
-        self.type = tensors.DTYPES[self.case.element_type]
+        self.type = dtype(self.case.element_type)
         self.top = float(ml_dtypes.finfo(self.type).max)
-        self.whole = tensors.inputs_of(self.case, operation)
+        self.whole = inputs_of(self.case, operation)
         self.needs: set[str] = set()
         self.names = {"np": np, "zlib": zlib, "base64": base64, "nan": np.nan, "inf": np.inf, "TOP": self.top}
         self.names["T"] = np.dtype(np.uint16) if self.type == BF16 else self.type
@@ -350,10 +353,10 @@ class _Writer:
 
     def _aim(self, name: str, spec: Mapping[str, Any], shape: tuple[int, ...]) -> str:
         aim = str(spec.get("aim", "bell"))
-        known = list(inspect.signature(tensors.AIMS[aim]).parameters.values())[1:]
+        known = list(inspect.signature(aims.AIMS[aim]).parameters.values())[1:]
         parameters = {one.name: one.default for one in known} | {k: v for k, v in spec.items() if k != "aim"}
         sizes = ", ".join(map(str, shape))
-        start, other = (hex(tensors.start_of(self.case.seed, name, stream)) for stream in (0, 1))
+        start, other = (hex(aims.start_of(self.case.seed, name, stream)) for stream in (0, 1))
         values = {key: repr(value) for key, value in parameters.items()}
         values |= {
             "shape": repr(shape),
@@ -361,14 +364,14 @@ class _Writer:
             "other_unit": f"unit({other}, {sizes})",
             "bell": f"bell({start}, {sizes})",
             "count": str(len(parameters.get("values", ()))),
-            "tiny": repr(tensors.smallest_normal(self.type)),
+            "tiny": repr(smallest_normal(self.type)),
         }
         return AIMS[aim].format(**values).replace(" * 1.0 + 0.0", "").replace(" + 0.0", "")
 
     def _ignored(self, name: str) -> Array:
         """Mask over the first two axes of a port's elements that are not read."""
         poisoned, zeroed = (
-            tensors.inputs_of(msgspec.structs.replace(self.case, poison=poison, change={}), self.operation)[name]
+            inputs_of(msgspec.structs.replace(self.case, poison=poison, change={}), self.operation)[name]
             for poison in ("nan", "zero")
         )
         mask: Array = np.isnan(poisoned.astype(np.float64)) & ~np.isnan(zeroed.astype(np.float64))

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.judging.engine import Outcome, spans
-from conformance.spec.case import Case
+from conformance.judging.engine import Outcome
+from conformance.spec.case import Case, new_tokens
+from conformance.spec.geometry import Geometry, span, spare
+from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation
-from conformance.spec.resized import possible, resized, shapes, span, spare, used
-from conformance.spec.tensors import inputs_of
+from conformance.spec.resized import possible, resized
+from conformance.spec.streams import spans
 
 Signature = tuple[str, str, str]
 Fails = Callable[[Case], Signature | None]
@@ -129,8 +131,8 @@ class _Search:
 def cost(case: Case, operation: Operation) -> tuple[float, ...]:
     """Checks besides the single call, sizes, calls, what is not as usual, and values."""
     known = operation.attributes
-    elements = sum(math.prod(shape) for shape in shapes(case, operation).values())
-    needed = used(case, operation)
+    elements = sum(math.prod(shape) for shape in Geometry(case, operation).shapes.values())
+    needed = Geometry(case, operation).used
     sizes = sum(size for name, size in case.dims.items() if name in needed)
     counted = [value for name, value in case.attributes.items() if known[name].type == "integer"]
     unusual = sum(
@@ -148,7 +150,7 @@ def cost(case: Case, operation: Operation) -> tuple[float, ...]:
         elements + sizes + sum(case.past) + sum(case.pad) + sum(counted),
         sum(map(len, case.streams)),
         unusual,
-        sum(_price(case.data.get(name)) for name in shapes(case, operation)),
+        sum(_price(case.data.get(name)) for name in Geometry(case, operation).shapes),
     )
 
 
@@ -243,7 +245,7 @@ def sequences(case: Case, operation: Operation) -> Candidates:
 
 def tokens(case: Case, operation: Operation) -> Candidates:
     """Fewer new tokens: without the last ones, or without the first."""
-    L = case.dims[operation.tokens]
+    L = new_tokens(case, operation)
     for fewer in _less(L, 0):
         yield resized(case, operation, tokens=range(fewer), pad=[min(one, fewer) for one in case.pad])
         gone = L - fewer
@@ -258,13 +260,14 @@ def tokens(case: Case, operation: Operation) -> Candidates:
 
 def attributes(case: Case, operation: Operation) -> Candidates:
     """Smaller whole attributes, with the history and the new tokens counted in them; others as by default."""
-    L = case.dims[operation.tokens]
+    L = new_tokens(case, operation)
     for name, value in case.attributes.items() if not case.values else ():
         known = operation.attributes[name]
-        if case.refusal and (name in case.refusal.names or not value >= known.least):
+        if case.refusal and (name in case.refusal.names or (known.least is not None and not value >= known.least)):
             continue
-        if known.type != "integer":
-            yield replace(case, attributes={**case.attributes, name: known.default})
+        if known.type != "integer" or known.least is None:
+            usual = {n: v for n, v in case.attributes.items() if n != name}
+            yield replace(case, attributes=operation.attributes_of(usual))
             continue
         for fewer in _less(int(value), int(known.least)):
 
@@ -287,7 +290,7 @@ def attributes(case: Case, operation: Operation) -> Candidates:
 
 def history(case: Case, operation: Operation) -> Candidates:
     """A shorter history, of all sequences or of one; less padding."""
-    block = next((int(v) for n, v in case.attributes.items() if operation.attributes[n].type == "integer"), 1)
+    block = Geometry(case, operation).period
     several = range(len(case.past)) if len(case.past) <= MANY else ()
 
     def shorter(had: int) -> tuple[int, ...]:
@@ -309,11 +312,11 @@ def _with_history(case: Case, operation: Operation, field: str, numbers: Sequenc
 
 def widths(case: Case, operation: Operation) -> Candidates:
     """Smaller dimensions, and no rows to spare."""
-    needed = used(case, operation)
+    needed = Geometry(case, operation).used
     for name in operation.dims:
         if name in (operation.batch, operation.tokens) or name not in needed:
             continue
-        if isinstance(operation.dims[name].default, str):
+        if operation.dims[name].follows:
             for fewer in _less(spare(case, operation, name), 0):
                 gone = spare(case, operation, name) - fewer
                 yield resized(case, operation, dims={name: case.dims[name] - gone})
@@ -346,7 +349,7 @@ def usual(case: Case, operation: Operation) -> Candidates:
 
 def aims(case: Case, operation: Operation) -> Candidates:
     """Plainer values for whole ports: zeros, ones, whole numbers, no injected values."""
-    on = shapes(case, operation) if not case.values else {}
+    on = Geometry(case, operation).shapes if not case.values else {}
     if on and all(isinstance(spec, dict) for spec in case.data.values()):
         for value in (0, 1, WHOLE):
             yield replace(case, data=dict.fromkeys(on, value))
@@ -384,12 +387,12 @@ WAYS = (checks, calls, sequences, tokens, attributes, history, widths, features,
 def literally(search: _Search) -> bool:
     """Write down the values of a small case one by one; whether that was done."""
     case, operation = search.best, search.operation
-    if sum(math.prod(shape) for shape in shapes(case, operation).values()) > LITERAL or case.values:
+    if sum(math.prod(shape) for shape in Geometry(case, operation).shapes.values()) > LITERAL or case.values:
         return False
     arrays = inputs_of(replace(case, poison="nan", change={}), operation)
     zeroed = inputs_of(replace(case, poison="zero", change={}), operation)
     data = {}
-    for name in shapes(case, operation):
+    for name in Geometry(case, operation).shapes:
         if not isinstance(case.data.get(name), dict | None):
             data[name] = case.data[name]
             continue
@@ -414,7 +417,7 @@ def _number(value: Any) -> float | int:
 
 def numbers(search: _Search) -> None:
     """Simpler numbers: for a whole port, for a row, for an element; equal rows once."""
-    for name in shapes(search.best, search.operation):
+    for name in Geometry(search.best, search.operation).shapes:
         if not isinstance(search.best.data.get(name), list):
             continue
         shape = np.array(search.best.data[name], dtype=object).shape

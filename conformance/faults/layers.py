@@ -51,7 +51,7 @@ def examples(operation_name: str, count: int, seed: int) -> tuple[Case, ...]:
     import hypothesis
 
     from conformance.fuzzing.strategies import Generator, configurations
-    from conformance.spec.operation import load_operation
+    from conformance.library.operations import load_operation
 
     operation = _operation(operation_name, load_operation())
     info = info_for(catalogue.backend_of(catalogue.variants(operation_name)[0]), operation.operation)

@@ -19,9 +19,13 @@ from hypothesis import strategies as st
 
 from conformance.backends.protocol import BackendInfo
 from conformance.judging.engine import AUDITS
-from conformance.spec.case import Case, Change, Refusal, lengths
-from conformance.spec.expression import evaluate, symbols_of
-from conformance.spec.operation import LENGTH_TYPES, Operation, Range, RefusalRule, Scalar
+from conformance.spec.broken import applies, breach, due, ways
+from conformance.spec.case import Case
+from conformance.spec.expression import evaluate, symbols_of, whole
+from conformance.spec.geometry import Geometry
+from conformance.spec.operation import Operation, Range, RefusalRule, Scalar
+from conformance.spec.streams import aligned, can_split, step_of
+from conformance.spec.types import LENGTH_TYPES
 
 Poison = Literal["mixed", "nan", "huge", "zero"]
 
@@ -80,7 +84,7 @@ def configurations(
     everything_on: tuple[str, ...] = ()
     # With everything on as often as with anything off.
     ways = [everything_on, *((name,) for name in switchable), tuple(sorted(switchable))]
-    ways = list(dict.fromkeys(ways))
+    ways = [way for way in dict.fromkeys(map(operation.closed, ways)) if set(way) <= set(switchable)]
     ways += [everything_on] * (len(ways) - 2)
     columns: dict[str, list[Any]] = {
         name: _spread(attribute.draw or (attribute.default,), count, rng)
@@ -88,10 +92,8 @@ def configurations(
     }
     types = _spread(info.element_types, count, rng)
     disabled = _spread(ways, count, rng)
-    return tuple(
-        Configuration({name: values[i] for name, values in columns.items()}, types[i], disabled[i])
-        for i in range(count)
-    )
+    chosen = [operation.attributes_of({name: values[i] for name, values in columns.items()}) for i in range(count)]
+    return tuple(Configuration(chosen[i], types[i], disabled[i]) for i in range(count))
 
 
 def _spread(values: Sequence[Any], count: int, rng: random.Random) -> list[Any]:
@@ -107,7 +109,7 @@ def cited(operation: Operation) -> tuple[str, ...]:
     """Clauses that every valid generated case is about; the first one is blamed when a call raises."""
     refused = {rule.clause for rule in operation.refusals}
     required = [c.id for c in operation.clauses if c.level == "required" and c.id not in refused]
-    return tuple(dict.fromkeys([operation.draws.serves, *required]))
+    return tuple(dict.fromkeys([operation.rules.serves, *required]))
 
 
 @dataclass(frozen=True)
@@ -169,19 +171,21 @@ class Generator:
     @cached_property
     def _large(self) -> tuple[str, ...]:
         """What can be large: dimensions, and the past tokens of a sequence."""
-        return (PAST, *(name for name, dim in self.operation.dims.items() if dim.draw and dim.draw.large))
+        past = self.operation.draws.past
+        sizes = [name for name, dim in self.operation.dims.items() if dim.draw and dim.draw.large]
+        return (PAST, *sizes) if past and past.large else tuple(sizes)
 
     def _valid(self, below: Below, smallest: int = 0) -> Case:
         """A case without a name; no free dimension is below `smallest`."""
         operation = self.operation
         configuration = self.configurations[below(len(self.configurations))]
-        large = self._large[below(len(self._large))] if below(LARGE) == LARGE - 1 else ""
+        large = self._large[below(len(self._large))] if below(LARGE) == LARGE - 1 and self._large else ""
         scalars: dict[str, Any] = operation.scalars(configuration.attributes, {})
         scalars |= {name: int(name not in configuration.disabled) for name in operation.switchable}
         dims: dict[str, int] = {}
-        later: dict[str, Range] = {}
+        later: dict[str, Range | None] = {}
         for name, dim in operation.dims.items():
-            if dim.draw and isinstance(dim.default, str):
+            if dim.follows:
                 later[name] = dim.draw
             elif dim.draw and name in self._used[configuration.disabled]:
                 size = (
@@ -191,22 +195,34 @@ class Generator:
                 )
                 scalars[name] = dims[name] = max(size, smallest)
             else:
-                scalars[name] = dims[name] = int(evaluate(dim.default, scalars))
-        N, L = dims[operation.batch], dims[operation.tokens]
-        past, pad = self._history(below, scalars, N, L)
-        if large == PAST and N:
+                scalars[name] = dims[name] = whole(dim.default, scalars)
+        N, L = dims[operation.batch], dims[operation.tokens] if operation.tokens else 0
+        unsaid = bool(operation.lengths) and operation.port[operation.lengths].feature in configuration.disabled
+        past, pad = self._history(below, scalars, N, L, equal=unsaid)
+        if large == PAST and N and operation.draws.past and not unsaid:
             past[0], pad[0] = _large(below, operation.draws.past, scalars), 0
-        total = [past[n] + L - pad[n] for n in range(N)]
+        total = [had + L - missing for had, missing in zip(past, pad, strict=True)]
         columns = operation.columns(operation.per_sequence(scalars, total))
         for name, span in later.items():
-            dims[name] = _ranged(below, span, {**scalars, **columns})
+            known = {**scalars, **columns}
+            # Where the lengths are not said, they follow from the shapes, which leave no row to spare.
+            if unsaid or span is None:
+                dims[name] = whole(operation.dims[name].default, known)
+            else:
+                dims[name] = _ranged(below, span, known)
         data: dict[str, Any] = {}
         for filling in operation.draws.fillings:
             if any(operation.port[port].feature not in configuration.disabled for port in filling.ports):
                 data |= filling.data(below(len(filling.aims)))
-        one = len(set(total)) == 1 and below(2) == 1
+        one = bool(operation.lengths) and not unsaid and len(set(total)) == 1 and below(2) == 1
         kind = below(len(LENGTH_TYPES) * len(POISONS))
-        return Case(
+        types = {name: symbol.choices[below(len(symbol.choices))] for name, symbol in operation.types.items()}
+        forms: dict[str, str] = {}
+        for port in operation.ports:
+            if port.forms and port.feature not in configuration.disabled:
+                form = ["", *port.forms][below(len(port.forms) + 1)]
+                forms |= {port.name: form} if form else {}
+        case = Case(
             id="",
             says="Drawn by the generator.",
             clauses=self._clauses,
@@ -222,14 +238,29 @@ class Generator:
             seed=zlib.crc32(f"{self.salt}/{below(WIDEST + 1)}".encode()),
             data=data,
             poison=POISONS[kind // len(LENGTH_TYPES)],
-            streams=_streams(below, L),
+            types=types,
+            forms=forms,
             relations=self._relations,
-            audits=(OFTEN[below(len(OFTEN))],) if below(AUDITED) == AUDITED - 1 else (),
         )
+        streams = _streams(below, L)
+        if not can_split(case, operation):
+            streams = ()
+        step = step_of(case, operation) if streams else 1
+        streams = tuple(dict.fromkeys(aligned(stream, step) for stream in streams))
+        audits = (OFTEN[below(len(OFTEN))],) if below(AUDITED) == AUDITED - 1 else ()
+        return msgspec.structs.replace(case, streams=streams, audits=audits)
 
-    def _history(self, below: Below, symbols: Mapping[str, Any], N: int, L: int) -> tuple[list[int], list[int]]:
+    def _history(
+        self, below: Below, symbols: Mapping[str, Any], N: int, L: int, *, equal: bool
+    ) -> tuple[list[int], list[int]]:
         """Past tokens and padding of every sequence: none, the same for all, ragged, or with some sequences padded."""
         span = self.operation.draws.past
+        if not self.operation.history:
+            return [], []
+        if span is None:
+            return [0] * N, [0] * N
+        if equal:
+            return [_ranged(below, span, symbols)] * N, [0] * N
         kind = below(8 if self.padding and L else 6)
         if kind == 1:
             return [0] * N, [0] * N
@@ -253,57 +284,46 @@ class Generator:
                 return case
         raise AssertionError("no rule of the operation can be broken")
 
+    def _lengths(self, case: Case) -> int:
+        """How many numbers the port of lengths holds."""
+        return 1 if case.length_shape == "one" else Geometry(case, self.operation).sequences
+
     def _broken(self, below: Below, base: Case, rule: RefusalRule) -> Case | None:
         """The case with a rule broken; None when it does not apply to the case."""
         operation = self.operation
-        ports = {*rule.shapes, *rule.types} | ({operation.lengths} if rule.lengths else set())
-        if any(operation.port[port].feature in base.disabled for port in ports):
+        if not applies(rule, base, operation):
             return None
-        scalars = operation.scalars(base.attributes, base.dims)
-        total = lengths(base, operation)
-        rows = operation.per_sequence(scalars, total)
-        symbols = {**scalars, **operation.columns(rows)}
-        ways: list[Sequence[Any]] = [*rule.shapes.values(), *rule.types.values(), *rule.attributes.values()]
-        way = below(max([1, *map(len, ways)]))
-        change: dict[str, Change] = {}
-        for port, shapes in rule.shapes.items():
-            shape = tuple(int(evaluate(size, symbols)) for size in shapes[way % len(shapes)])
-            due = tuple(int(evaluate(size, symbols)) for size in operation.port[port].shape)
-            if min(shape, default=0) < 0 or shape == due:
-                return None
-            change[port] = Change(shape=shape)
-        for port, types in rule.types.items():
-            change[port] = Change(type=types[way % len(types)])
-        if rule.lengths:
-            values = list(total[:1] if base.length_shape == "one" else total)
-            values[below(len(values))] = int(evaluate(rule.lengths[0], rows[0]))
-            change[operation.lengths] = Change(values=values)
-        spoilt = {name: values[way % len(values)] for name, values in rule.attributes.items()}
+        way = below(ways(rule))
+        counted = operation.lengths in rule.values
+        broken = breach(base, operation, rule, way, below(self._lengths(base)) if counted else None)
+        if broken is None:
+            return None
         return msgspec.structs.replace(
             base,
             says=f"A valid call but for one rule that is broken: {rule.id}.",
             clauses=(rule.clause,),
             level=operation.clause[rule.clause].level,
-            attributes={**base.attributes, **spoilt},
-            change=change,
+            attributes={**base.attributes, **broken.attributes},
+            change=dict(broken.change),
             streams=(),
             relations=(),
             audits=(),
-            refusal=Refusal(kind=rule.kind, phase=rule.phase, names=rule.names),
+            refusal=due(rule),
         )
 
 
 def _ranged(below: Below, span: Range, symbols: Mapping[str, Any], *, plain: bool = False) -> int:
     """A corner of a range, or any of its numbers; with `plain` one of the first corners."""
     least, most = int(evaluate(span.least, symbols)), int(evaluate(span.most, symbols))
-    count = (most - least) // span.step + 1
+    step = max(whole(span.step, symbols), 1)
+    count = (most - least) // step + 1
     if count <= 1:
         return least
     index = below(min(PLAIN, len(span.corners)) if plain else len(span.corners) + 1)
     if index == len(span.corners):
-        return least + below(min(count, WIDEST + 1)) * span.step
+        return least + below(min(count, WIDEST + 1)) * step
     corner = int(evaluate(span.corners[index], symbols))
-    return least + max(min(corner - least, most - least), 0) // span.step * span.step
+    return least + max(min(corner - least, most - least), 0) // step * step
 
 
 def _large(below: Below, span: Range, symbols: Mapping[str, Any]) -> int:

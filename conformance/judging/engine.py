@@ -10,7 +10,7 @@ import re
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -31,10 +31,13 @@ from conformance.backends.protocol import (
 )
 from conformance.errors import Lost
 from conformance.judging.judge import Verdict, Worst, judge, same_bits
-from conformance.spec import tensors
-from conformance.spec.case import Case, Change, Refusal, lengths
-from conformance.spec.expression import evaluate
-from conformance.spec.operation import Operation, Reference, RefusalRule
+from conformance.spec.broken import spoilt
+from conformance.spec.case import Case, Refusal
+from conformance.spec.geometry import Geometry
+from conformance.spec.inputs import Poison, inputs_of
+from conformance.spec.operation import Operation, Reference
+from conformance.spec.resized import reshaped, with_other_attributes
+from conformance.spec.streams import call_inputs, spans
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -220,7 +223,7 @@ class Engine:
         needed = list(case.disabled) + [
             name
             for name, feature in operation.features.items()
-            if feature.when and any(_holds(feature.when, row) for row in self.rows(case))
+            if feature.when and Geometry(case, operation).holds_somewhere(feature.when)
         ]
         for feature in needed:
             if feature not in info.features:
@@ -238,8 +241,7 @@ class Engine:
 
     def rows(self, case: Case) -> list[dict[str, Any]]:
         """The per-sequence symbols of a case's single call."""
-        scalars = self.operation.scalars(self.operation.usable(case.attributes), case.dims)
-        return self.operation.per_sequence(scalars, lengths(case, self.operation))
+        return Geometry(case, self.operation).rows
 
     # Sessions and references
 
@@ -285,7 +287,7 @@ class Engine:
 
     def inputs(self, case: Case) -> Inputs:
         """The ports of a case's single call."""
-        return tensors.inputs_of(case, self.operation)
+        return inputs_of(case, self.operation)
 
     # Calls
 
@@ -372,7 +374,7 @@ class Engine:
         label = "+".join(map(str, stream)) if len(stream) <= 12 else f"{len(stream)} calls"
         for number, (start, end) in enumerate(spans(stream), 1):
             run.where = f"stream {label}, call {number}"
-            inputs = tensors.call_inputs(whole, case, self.operation, start, end, carried)
+            inputs = call_inputs(whole, case, self.operation, start, end, carried)
             answer = self.call(run, session, inputs, oracle.expect(inputs))
             carried = self.carry(answer)
         run.where = f"stream {label}, end"
@@ -462,7 +464,7 @@ class Engine:
     def _audit_concurrent(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
         """PLG-1: two requests at the same time, on sessions and numbers of their own, give the bits of each alone."""
         other = reshaped(run.case, self.operation, {}, seed=run.case.seed + 1)
-        inputs = tensors.inputs_of(other, self.operation)
+        inputs = inputs_of(other, self.operation)
         requests = [(whole, single), (inputs, self.call(run, session, inputs, self.oracle(other).expect(inputs)))]
         sessions = [self.backend.prepare(self.config(run.case)) for _ in requests]
         answers: list[tuple[Answer, Mapping[str, Array] | Exception]] = []
@@ -500,22 +502,12 @@ class Engine:
 
     def _audit_refused(self, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
         """PLG-3: a call that is refused in between does not show."""
-        spoilt = next((case for rule in self.operation.refusals if (case := self._spoilt(run.case, rule))), run.case)
+        broken = (spoilt(run.case, self.operation, rule) for rule in self.operation.refusals if rule.shapes)
+        refused = next((case for case in broken if case), run.case)
         with suppress(Rejected):  # whether it is refused, and how, is for the cases of refusals
-            session.run({name: array.copy() for name, array in self.inputs(spoilt).items()})
+            session.run({name: array.copy() for name, array in self.inputs(refused).items()})
         again = self.call(run, session, whole, single.expected)
         self.same(run, again, single, "PLG-3", "a refused call in between changes the bits")
-
-    def _spoilt(self, case: Case, rule: RefusalRule) -> Case | None:
-        """The case with a rule of shapes broken; None for another rule, or where one of its ports is off."""
-        if not rule.shapes or any(self.operation.port[port].feature in case.disabled for port in rule.shapes):
-            return None
-        symbols = {**self.operation.scalars(case.attributes, case.dims), **self.operation.columns(self.rows(case))}
-        change = {
-            port: Change(shape=tuple(int(evaluate(size, symbols)) for size in shapes[0]))
-            for port, shapes in rule.shapes.items()
-        }
-        return msgspec.structs.replace(case, change=change)
 
     def _judged(self, run: Run, session: Session, case: Case) -> None:
         inputs = self.inputs(case)
@@ -567,14 +559,6 @@ def in_company(first: Outcome, alone: Outcome, before: str) -> Outcome:
     )
 
 
-def spans(stream: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Start and end of every call of a partition."""
-    start = 0
-    for step in stream:
-        yield start, start + step
-        start += step
-
-
 def with_literal(literal: Any, expected: Expected) -> Expected:
     """An expectation whose values are those written in the case; bounds stay, a null leaves the reference's value."""
     array = np.array(literal, dtype=object).reshape(expected.shape)
@@ -597,50 +581,10 @@ def region(array: Array, poison: str) -> Array:
     if array.dtype.kind == "i":
         larger = np.full(shape, -1, dtype=array.dtype)
     else:
-        larger = tensors.Poison(poison).values(shape, array.dtype)
+        larger = Poison(poison).values(shape, array.dtype)
     view: Array = larger[::2] if array.ndim == 1 else larger[..., : array.shape[-1]]
     view[...] = array
     return view
-
-
-def reshaped(case: Case, operation: Operation, dims: Mapping[str, int], seed: int | None = None) -> Case:
-    """A case like this one with other dimensions: history repeats over the sequences, no padding, nothing literal."""
-    batch = operation.batch
-    dims = {**case.dims, **dims}
-    N = dims[batch]
-    past = tuple((case.past[n % len(case.past)] if case.past else n) for n in range(N))
-    if case.length_shape == "one":
-        past = past[:1] * N
-    new = msgspec.structs.replace(
-        case,
-        dims=dims,
-        past=past,
-        pad=(0,) * N,
-        seed=case.seed if seed is None else seed,
-        data={name: spec for name, spec in case.data.items() if isinstance(spec, Mapping) and "inject" not in spec},
-        streams=(),
-        change={},
-        values={},
-    )
-    scalars = operation.scalars(new.attributes, dims)
-    columns = operation.columns(operation.per_sequence(scalars, lengths(new, operation)))
-    for name, free in operation.dims.items():
-        if isinstance(free.default, str):
-            dims[name] = int(evaluate(free.default, {**scalars, **columns}))
-    return new
-
-
-def with_other_attributes(case: Case, operation: Operation) -> Case:
-    """The case with every attribute at another value in its range."""
-    other = {
-        name: value + 1 if operation.attributes[name].type == "integer" else value * 8 + 1e-3
-        for name, value in case.attributes.items()
-    }
-    return msgspec.structs.replace(case, attributes=other)
-
-
-def _holds(condition: str, row: Mapping[str, Any]) -> bool:
-    return bool(evaluate(condition, row))
 
 
 def _key(config: OperationConfig) -> Any:

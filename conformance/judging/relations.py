@@ -21,13 +21,12 @@ import numpy as np
 
 from conformance.backends.protocol import Session, Unsupported
 from conformance.errors import Lost
-from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop, spans
+from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop
 from conformance.judging.rewritings import EXACT, REWRITINGS, ROUNDED, Question, exactly_scaled, times
 from conformance.judging.scene import Expectation, Inapplicable, Scene, fitted, own
-from conformance.library.reading import random_partition
-from conformance.spec import tensors
 from conformance.spec.case import Case
 from conformance.spec.operation import Relation
+from conformance.spec.streams import call_inputs, random_partition, spans
 from reference.expected import Part
 
 T = TypeVar("T")
@@ -286,7 +285,7 @@ def _needs_state(scene: Scene) -> None:
 
 
 def _step(scene: Scene, whole: Inputs, start: int, end: int, carried: Inputs) -> Mapping[str, Array]:
-    return scene.ask(tensors.call_inputs(whole, scene.case, scene.operation, start, end, carried))
+    return scene.ask(call_inputs(whole, scene.case, scene.operation, start, end, carried))
 
 
 def _carry(scene: Scene, got: Mapping[str, Array]) -> Inputs:

@@ -11,10 +11,11 @@ import numpy as np
 
 from conformance.judging.engine import Array, Inputs
 from conformance.judging.scene import Expectation, Inapplicable, Scene, reordered
-from conformance.spec import tensors
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
+from conformance.spec.inputs import Poison
 from conformance.spec.operation import Relation
+from conformance.spec.types import dtype, smallest_normal
 from reference.expected import Part
 
 PLAIN = 1.0  # what stands in elements that are not read, where poison stood before
@@ -100,7 +101,7 @@ def length_type(scene: Scene, relation: Relation, question: Question) -> Questio
     """The lengths in the other type, on a session prepared for it."""
     name = scene.operation.lengths
     other = "i32" if question.case.length_type == "i64" else "i64"
-    array = question.inputs[name].astype(tensors.DTYPES[other])
+    array = question.inputs[name].astype(dtype(other))
     if (array != question.inputs[name]).any():
         raise Inapplicable(f"the lengths do not fit {other}")
     return question.but(other, {name: array}, length_type=other)
@@ -109,7 +110,7 @@ def length_type(scene: Scene, relation: Relation, question: Question) -> Questio
 def longer(scene: Scene, relation: Relation, question: Question) -> Question:
     """More rows than are in use along a dimension, poisoned."""
     more = 1 + scene.below(3)
-    poison = tensors.Poison("mixed" if scene.case.poison == "zero" else scene.case.poison)
+    poison = Poison("mixed" if scene.case.poison == "zero" else scene.case.poison)
     inputs = {}
     for port in scene.operation.ports:
         if relation.dim in port.shape and scene.is_on(port.name):
@@ -150,7 +151,7 @@ def ignored(scene: Scene, relation: Relation, question: Question) -> Question:
         if mask is not None and not mask.all():
             array = question.inputs[name].copy()
             shape = array[~mask].shape
-            poison = tensors.Poison("mixed").values(shape, array.dtype)
+            poison = Poison("mixed").values(shape, array.dtype)
             array[~mask] = poison if scene.case.poison == "zero" else np.full(shape, PLAIN, dtype=array.dtype)
             inputs[name] = array
     if not inputs:
@@ -219,7 +220,7 @@ def _scaled(scene: Scene, relation: Relation, factor: float) -> Inputs | None:
 def _subnormal(values: Array) -> Array:
     """Mask of numbers that a device may flush (NUM-3)."""
     size = np.abs(values.astype(np.float64))
-    mask: Array = (size > 0) & (size < tensors.smallest_normal(values.dtype))
+    mask: Array = (size > 0) & (size < smallest_normal(values.dtype))
     return mask
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from conformance.backends.protocol import Session
 from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop
 from conformance.judging.judge import judge
-from conformance.spec.case import Case, lengths
+from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
+from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Relation
 from reference.expected import Expected, Part
 
@@ -77,23 +78,27 @@ class Scene:
 
     @cached_property
     def scalars(self) -> dict[str, Any]:
-        return self.operation.scalars(self.case.attributes, self.case.dims)
+        return self.geometry.scalars
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        return Geometry(self.case, self.operation)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        return lengths(self.case, self.operation)
+        return self.geometry.lengths
 
     @cached_property
     def columns(self) -> dict[str, list[int]]:
-        return self.operation.columns(self.operation.per_sequence(self.scalars, self.lengths))
+        return self.geometry.columns
 
     @cached_property
     def N(self) -> int:  # noqa: N802
-        return self.case.dims[self.operation.batch]
+        return self.geometry.sequences
 
     @cached_property
     def L(self) -> int:  # noqa: N802
-        return self.case.dims[self.operation.tokens]
+        return self.geometry.new
 
     @cached_property
     def pads(self) -> list[int]:
@@ -128,33 +133,19 @@ class Scene:
         described = self.operation.port[port]
         return described.feature not in self.case.disabled and self.whole[port].ndim == len(described.shape)
 
-    @cached_property
-    def grid(self) -> dict[str, Any]:
-        """Symbols of the case, those of sequences as columns."""
-        columns = {name: np.array(v, dtype=np.int64).reshape(-1, 1) for name, v in self.columns.items()}
-        return {**self.scalars, **columns}
-
     def read(self, port: str) -> Array | None:
-        """Mask over (sequence, row) of the elements of a port that are read; None when all are, or it is empty."""
+        """Mask over the leading axes of a port of the elements that are read; None when all are, or it is empty."""
         described, array = self.operation.port[port], self.whole[port]
         if not described.reads or not self.is_on(port) or not array.size:
             return None
-        mask = evaluate(described.reads, {**self.grid, "row": np.arange(array.shape[1])[None, :]})
-        return np.broadcast_to(mask, array.shape[:2])
+        counted = {name: self.whole[name] for name in self.operation.counted if name in self.whole}
+        return self.geometry.read(described, array.shape, counted)
 
     def shapes(self, case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of a call with these lengths and dimensions."""
         if self.engine.readings:
             return {name: one.shape for name, one in self.engine.oracle(case).expect(inputs).items()}
-        scalars = self.operation.scalars(case.attributes, case.dims)
-        columns = self.operation.columns(self.operation.per_sequence(scalars, lengths(case, self.operation)))
-        symbols = {**scalars, **self.operation.totals_of(scalars, columns)}
-        return {
-            output.name: (0,)
-            if output.feature in case.disabled
-            else tuple(int(evaluate(size, symbols)) for size in output.shape)
-            for output in self.operation.outputs
-        }
+        return Geometry(case, self.operation).outputs
 
     # Calls and verdicts
 

@@ -11,10 +11,12 @@ from conformance.errors import nearest
 from conformance.judging.engine import AUDITS, with_literal
 from conformance.judging.judge import judge
 from conformance.library.reading import Library
-from conformance.spec.case import Case, Refusal, lengths
+from conformance.spec.broken import due
+from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
+from conformance.spec.geometry import Geometry
+from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, RefusalRule
-from conformance.spec.tensors import inputs_of
 from reference.expected import Expected
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,11 +33,11 @@ def uncovered(library: Library) -> list[str]:
 def unbroken(library: Library) -> list[str]:
     """Ways to break a rule of refusal, as rule and what is wrong, that no case tries."""
     operation = library.operation
-    spoilt = [(case, _spoilt(case, operation), _symbols(case, operation)) for case in library.cases if case.refusal]
+    refused = [case for case in library.cases if case.refusal]
+    spoilt = [(case, _spoilt(case, operation), Geometry(case, operation).symbols) for case in refused]
     left = []
     for rule in operation.refusals:
-        due = Refusal(kind=rule.kind, phase=rule.phase, names=rule.names)
-        apt = [one for one in spoilt if one[0].refusal == due and rule.clause in one[0].clauses]
+        apt = [one for one in spoilt if one[0].refusal == due(rule) and rule.clause in one[0].clauses]
         for way in _ways(rule):
             tries = (all(_sentence(*wrong, symbols) in done for wrong in way) for _, done, symbols in apt)
             if not any(tries):
@@ -50,7 +52,8 @@ def _ways(rule: RefusalRule) -> list[list[Wrong]]:
     """The ways to break a rule; what is wrong in one way is wrong at the same time."""
     ways: list[list[Wrong]] = [[(name, "is", value)] for name, values in rule.attributes.items() for value in values]
     ways += [[(port, "has type", kind)] for port, kinds in rule.types.items() for kind in kinds]
-    ways += [[(name, "holds", value)] for name in rule.names for value in rule.lengths]
+    ways += [[(port, "holds", value)] for port, values in rule.values.items() for value in values]
+    ways += [[(port, "is", "left out") for port in rule.absent]] if rule.absent else []
     for shapes in zip(*rule.shapes.values(), strict=True):
         ways.append([(port, "has shape", shape) for port, shape in zip(rule.shapes, shapes, strict=True)])
     return ways
@@ -60,6 +63,8 @@ def _sentence(name: str, wrong: str, how: Any, symbols: Mapping[str, Any] | None
     """What is wrong as text, with expressions worked out when there are symbols to do it with."""
     if symbols is not None and wrong in ("has shape", "holds"):
         how = [evaluate(one, symbols) for one in how] if isinstance(how, list) else evaluate(how, symbols)
+    if symbols is not None and wrong == "is" and how != "left out":
+        how = evaluate(how, symbols)
     return f"{name} {wrong} {how}"
 
 
@@ -73,12 +78,10 @@ def _spoilt(case: Case, operation: Operation) -> set[str]:
             found.add(_sentence(port, "has type", change.type, None))
         if change.values is not None and port == operation.lengths:
             found |= {_sentence(port, "holds", value, None) for value in change.values}
+        found |= {_sentence(port, "holds", one.value, None) for one in change.inject}
+        if change.absent:
+            found.add(_sentence(port, "is", "left out", None))
     return found
-
-
-def _symbols(case: Case, operation: Operation) -> dict[str, Any]:
-    scalars = operation.scalars(operation.usable(case.attributes), case.dims)
-    return scalars | operation.columns(operation.per_sequence(scalars, lengths(case, operation)))
 
 
 def problems(library: Library) -> list[str]:
@@ -111,7 +114,7 @@ def _of_case(case: Case, library: Library) -> list[str]:
             found.append(f"unknown audit '{audit}'{nearest(audit, list(AUDITS))}; known: {', '.join(AUDITS)}")
     try:
         inputs = inputs_of(case, operation)
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         return [*found, str(error)]
     if case.values:
         found += _literals(case, library, inputs)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from conformance.library.strict_yaml import flow
 from conformance.spec.case import Case, as_plain
 from conformance.spec.expression import evaluate
+from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation
-from conformance.spec.resized import symbols, used
-from conformance.spec.strict_yaml import flow
 
 WIDTH = 100
 # Fields of a case that are written as they are when they are not the usual.
-FIELDS = ("level", "length_shape", "element_type", "length_type", "disabled", "data", "poison", "relations", "audits")
+FIELDS = (
+    "level", "length_shape", "element_type", "length_type", "types", "forms", "disabled", "data", "poison", "relations",
+    "audits",
+)  # fmt: skip
 
 
 def as_written(case: Case, operation: Operation) -> dict[str, Any]:
@@ -24,9 +27,9 @@ def as_written(case: Case, operation: Operation) -> dict[str, Any]:
         "id": case.id.partition("/")[2] or case.id,
         "says": case.says,
         "clauses": list(case.clauses),
-        "attributes": {n: v for n, v in case.attributes.items() if repr(v) != repr(operation.attributes[n].default)},
+        "attributes": _attributes(case, operation),
         "dims": _dims(case, operation),
-        "past": list(case.past),
+        **({"past": list(case.past)} if operation.history else {}),
         "pad": list(case.pad) if any(case.pad) else [],
         **{field: plain[field] for field in FIELDS if field in plain},
         "seed": case.seed,
@@ -34,7 +37,7 @@ def as_written(case: Case, operation: Operation) -> dict[str, Any]:
         "change": plain.get("change", {}),
         "expect": expect,
     }
-    always = ("id", "says", "clauses", "past", "seed", "streams")
+    always = ("id", "says", "clauses", "past", "seed", *(["streams"] if operation.tokens else []))
     return {name: _lists(value) for name, value in written.items() if name in always or value}
 
 
@@ -44,13 +47,21 @@ def as_yaml(case: Case, operation: Operation) -> str:
     return "- " + textwrap.indent("\n".join(lines), "  ")[2:]
 
 
+def _attributes(case: Case, operation: Operation) -> dict[str, Any]:
+    """Attributes that are not at their defaults, which may follow from those before."""
+    given: dict[str, Any] = {}
+    for name, value in case.attributes.items():
+        if repr(value) != repr(operation.attributes_of(given)[name]):
+            given[name] = value
+    return given
+
+
 def _dims(case: Case, operation: Operation) -> dict[str, int]:
     """Dimensions that do not follow from others; the number of sequences follows from the history."""
-    known = symbols(case, operation)
-    needed = used(case, operation)
+    known, needed = Geometry(case, operation).symbols, Geometry(case, operation).used
     dims = {}
     for name, size in case.dims.items():
-        if name == operation.batch:
+        if name == operation.batch and operation.history:
             continue
         default = evaluate(operation.dims[name].default, known)
         follows = isinstance(operation.dims[name].default, str) or name not in needed

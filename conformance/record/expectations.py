@@ -17,9 +17,10 @@ import msgspec
 
 from conformance.errors import LibraryError, UsageError, nearest
 from conformance.judging.engine import Outcome
+from conformance.library.operations import cases_root
 from conformance.library.reading import Library
 from conformance.record.log import Assessment, Log, Surprise
-from conformance.spec.operation import Strict, cases_root, located
+from conformance.spec.operation import Strict
 
 MOST = 20  # cases that one pattern may stand for
 FAILED = ("fail", "error")
@@ -105,13 +106,10 @@ def find(connect: str, given: Path | None, library: Library, readings: Mapping[s
 
 def load(path: Path, library: Library) -> Expectations:
     """Read a file of expectations. Raises `LibraryError` with the place of what is wrong in it."""
-    from conformance.spec import strict_yaml
+    from conformance.library import strict_yaml
 
     data, places = strict_yaml.load(path, str(path))
-    try:
-        file = msgspec.convert(data, File)
-    except msgspec.ValidationError as error:
-        raise located(error, places) from None
+    file = strict_yaml.convert(data, File, places.at)
     ids = [case.id for case in library.cases]
     cases: list[tuple[str, ...]] = []
     by_case: dict[str, Entry] = {}

@@ -11,7 +11,7 @@ from tabulate import tabulate
 from conformance.library.reading import Library
 from conformance.record.log import json_schema
 from conformance.spec.case import Case
-from conformance.spec.operation import Operation, RefusalRule
+from conformance.spec.operation import Number, Operation, RefusalRule, Tensor
 
 GROUNDS = {
     "D": "documented on the operation's public page",
@@ -81,7 +81,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 def _symbols(operation: Operation) -> list[str]:
     scalars = [(f"`{a.symbol}`", f"attribute `{name}`: {a.says}") for name, a in operation.attributes.items()]
     scalars += [(f"`{name}`", dim.says) for name, dim in operation.dims.items()]
-    each = [("`S`", f"valid tokens, from `{operation.lengths}`")]
+    each = [(f"`{operation.length}`", f"valid tokens, from `{operation.lengths}`")] if operation.history else []
     each += [(f"`{name}`", f"{s.says}: `{s.expression}`") for name, s in operation.symbols.items()]
     each += [(f"`{name}`", f"{s.says}: `{s.expression}`") for name, s in operation.totals.items()]
     return [
@@ -98,19 +98,27 @@ def _symbols(operation: Operation) -> list[str]:
 
 
 def _ports(operation: Operation) -> list[str]:
-    def shape(sizes: Sequence[object], feature: str) -> str:
-        return f"`[{', '.join(map(str, sizes))}]`" + (f", empty without {feature}" if feature else "")
+    def shape(tensor: Tensor) -> str:
+        sizes = [tensor.shape, *getattr(tensor, "forms", {}).values()]
+        without = "left out" if getattr(tensor, "optional", False) else "empty"
+        text = " or ".join(f"`[{', '.join(map(str, one))}]`" for one in sizes)
+        return text + (f", {without} without {tensor.feature}" if tensor.feature else "")
 
     ports = [
-        (i, f"`{p.name}`", shape(p.shape, p.feature), p.type, p.says, f"`{p.reads}`" if p.reads else "all")
+        (i, f"`{p.name}`", shape(p), p.type, p.says, f"`{p.reads}`" if p.reads else "all")
         for i, p in enumerate(operation.ports)
     ]
     outputs = [
-        (i, f"`{o.name}`", shape(o.shape, o.feature), o.type, o.says, f"`{o.feeds}`")
+        (i, f"`{o.name}`", shape(o), o.type, o.says, f"`{o.feeds}`" if o.feeds else "")
         for i, o in enumerate(operation.outputs)
     ]
     attributes = [
-        (f"`{name}`", f"{a.type}, at least {a.least:g}", f"{a.default:g}", a.says)
+        (
+            f"`{name}`",
+            a.type + ("" if a.least is None else f", at least {a.least:g}") + (f", `{a.valid}`" if a.valid else ""),
+            _number(a.default),
+            a.says,
+        )
         for name, a in operation.attributes.items()
     ]
     features = [(name, f.says, f.off or "cannot be switched off") for name, f in operation.features.items()]
@@ -185,11 +193,19 @@ def _refusals(operation: Operation) -> list[str]:
     ]
 
 
+def _number(value: Number) -> str:
+    """A number, a truth value or an expression, as it is written in YAML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}"
+
+
 def _spoilt(rule: RefusalRule) -> str:
-    parts = [f"{name} = {value:g}" for name, values in rule.attributes.items() for value in values]
+    parts = [f"{name} = {_number(value)}" for name, values in rule.attributes.items() for value in values]
     parts += [
         f"{name} of shape [{', '.join(map(str, shape))}]" for name, shapes in rule.shapes.items() for shape in shapes
     ]
     parts += [f"{name} of type {kind}" for name, kinds in rule.types.items() for kind in kinds]
-    parts += [f"lengths of {value}" for value in rule.lengths]
+    parts += [f"{name} of {value}" for name, values in rule.values.items() for value in values]
+    parts += [f"without {name}" for name in rule.absent]
     return "; ".join(parts)

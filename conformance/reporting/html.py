@@ -24,7 +24,7 @@ from conformance.record.log import Log, PerfRecord, ResultRecord, count
 from conformance.reporting import plots, table
 from conformance.reporting.documents import GROUNDS
 from conformance.spec.case import Case, as_plain
-from conformance.spec.expression import evaluate
+from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Clause, Operation
 
 LARGEST = 490_000  # bytes that a page should stay below
@@ -310,21 +310,20 @@ def _worst(outcome: Outcome) -> Iterator[tuple[str, str]]:
 def shapes(case: Case, operation: Operation) -> dict[str, str]:
     """Shape and type of every port of the single call; empty when the log's case does not fit this operation."""
     try:
-        scalars = operation.scalars(operation.usable(case.attributes), case.dims)
+        known = Geometry(case, operation)
         found = {}
         for port in operation.ports:
-            shape: Sequence[Any] = [evaluate(size, scalars) for size in port.shape]
-            kind = case.length_type if port.name == operation.lengths else case.element_type
+            shape: Sequence[Any] = known.shape(port)
+            kind = known.type_of(port)
             change = case.change.get(port.name)
-            if port.feature in case.disabled:
-                shape = [0]
-            elif port.name == operation.lengths and case.length_shape == "one":
+            if port.name == operation.lengths and case.length_shape == "one":
                 shape = [1]
             if change and change.shape is not None:
                 shape = change.shape
             if change and change.type:
                 kind = change.type
-            found[port.name] = f"[{', '.join(map(str, shape))}] {kind}"
+            if known.is_on(port) or not port.optional:
+                found[port.name] = f"[{', '.join(map(str, shape))}] {kind}"
     except (KeyError, ValueError):
         return {}
     return found

@@ -32,7 +32,8 @@ from conformance.record.log import (
 )
 from conformance.record.verdict import standing_of
 from conformance.spec.case import Case, summary
-from conformance.spec.operation import ELEMENT_TYPES, Operation
+from conformance.spec.operation import Operation
+from conformance.spec.types import ELEMENT_TYPES
 
 
 @dataclass(frozen=True)

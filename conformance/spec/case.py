@@ -13,15 +13,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.spec.operation import Level, Operation, Scalar, Strict
+from conformance.spec.operation import ELEMENT, LENGTH, Level, Operation, Scalar, Strict
+
+
+class Injected(Strict, frozen=True):
+    """A single number, and where it is put."""
+
+    at: tuple[int, ...]
+    value: int | float
 
 
 class Change(Strict, frozen=True, omit_defaults=True):
-    """What is put in place of a port's own shape, type or values."""
+    """What is put in place of a port's own shape, type or values, or of single ones; or the port is left out."""
 
     shape: tuple[int, ...] | None = None
     type: str = ""
     values: Any = None
+    inject: tuple[Injected, ...] = ()
+    absent: bool = False
 
 
 class Refusal(Strict, frozen=True):
@@ -35,9 +44,10 @@ class Refusal(Strict, frozen=True):
 class Case(Strict, frozen=True, omit_defaults=True):
     """One case with all numbers worked out.
 
-    `dims` holds N, L, Di, Dr and Bp of the single call; `past` and `pad` are per sequence. `streams` are partitions of
-    L: each is run from the same start, next to the single call, which always is. Without `values` or `refusal` the
-    reference says what is expected.
+    `dims` holds the free dimensions of the single call; `past` and `pad` are per sequence, and empty for operations
+    without a history. `types` and `forms` are chosen types and shapes of ports that have a choice, where they are not
+    the usual ones. `streams` are partitions of the new tokens: each is run from the same start, next to the single
+    call, which always is. Without `values` or `refusal` the reference says what is expected.
     """
 
     id: str
@@ -52,6 +62,8 @@ class Case(Strict, frozen=True, omit_defaults=True):
     length_shape: Literal["each", "one"] = "each"
     element_type: str = "f32"
     length_type: str = "i64"
+    types: dict[str, str] = {}
+    forms: dict[str, str] = {}
     disabled: tuple[str, ...] = ()
     seed: int = 0
     data: dict[str, Any] = {}
@@ -76,14 +88,22 @@ class Case(Strict, frozen=True, omit_defaults=True):
         return hashlib.sha256(msgspec.json.encode(with_words(as_plain(plain)), order="sorted")).hexdigest()[:12]
 
 
+KINDS = {ELEMENT: "element_type", LENGTH: "length_type"}  # types of ports to the fields that choose them
+
+
+def new_tokens(case: Case, operation: Operation) -> int:
+    """New tokens of every sequence in the single call, 0 for an operation without tokens."""
+    return case.dims[operation.tokens] if operation.tokens else 0
+
+
 def lengths(case: Case, operation: Operation) -> tuple[int, ...]:
-    """S of every sequence in the single call."""
-    new = case.dims[operation.tokens]
+    """The length of every sequence in the single call; none for an operation without a history."""
+    new = new_tokens(case, operation)
     return tuple(past + new - pad for past, pad in zip(case.past, case.pad, strict=True))
 
 
 def prefix_lengths(total: tuple[int, ...], new: int, end: int) -> tuple[int, ...]:
-    """S of every sequence after the first `end` of `new` tokens; left padding comes first."""
+    """The length of every sequence after the first `end` of `new` tokens; left padding comes first."""
     return tuple(max(S - new + end, 0) for S in total)
 
 
@@ -93,11 +113,13 @@ def summary(case: Case, operation: Operation) -> str:
     off = {s for p in operation.ports if p.feature in case.disabled for s in p.shape}
     on = {s for p in operation.ports if p.feature not in case.disabled for s in p.shape}
     shown = [f"{name}={value:g}" for name, value in scalars.items() if name not in off - on]
-    shown += [case.element_type, case.length_type]
+    shown += [getattr(case, field) for kind, field in KINDS.items() if any(p.type == kind for p in operation.ports)]
+    shown += [f"{name}={kind}" for name, kind in case.types.items()]
     for name in ("past", "pad"):
         if any(getattr(case, name)):
             shown.append(f"{name}={','.join(map(str, getattr(case, name)))}")
     shown += [f"no {feature}" for feature in case.disabled]
+    shown += [f"{port} {form}" for port, form in case.forms.items()]
     if case.length_shape == "one":
         shown.append(f"{operation.lengths}[1]")
     return " ".join(shown)

@@ -1,33 +1,33 @@
 """An operation as data: ports, attributes, features, clauses and readings, from its operation.yaml.
 
-Everything the harness knows of an operation comes from here and from the reference that the file names.
+Everything the harness knows of an operation comes from here and from the reference that the file names. Expressions
+are texts in the symbols of the contract; `conformance.spec.geometry` works them out for a case.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from conformance.errors import LibraryError, Place, UsageError, nearest
-from conformance.spec.expression import evaluate
+from conformance.errors import UsageError, nearest
+from conformance.spec.expression import ExpressionError, evaluate, symbols_of
+from conformance.spec.types import INTEGER_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from conformance.spec import strict_yaml
     from reference.expected import Expected
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-Scalar = int | float
+Scalar = bool | int | float
+Number = Scalar | str  # a number or an expression of one
 Level = Literal["required", "recommended", "informative"]
-ELEMENT_TYPES = ("f32", "f16", "bf16")
-LENGTH_TYPES = ("i32", "i64")
+ELEMENT, LENGTH = "T", "I"  # types of ports: the case's element type and its length type
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,73 +35,124 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Attribute(Strict, frozen=True):
-    """An attribute: its symbol in expressions, type, smallest allowed value and default."""
+    """An attribute: its symbol in expressions, type, smallest allowed value and default.
+
+    Defaults and drawn values may use the attributes that stand before; `valid`, a condition besides `least`, all
+    attributes and dimensions.
+    """
 
     symbol: str
-    type: Literal["integer", "number"]
-    least: Scalar
-    default: Scalar
+    type: Literal["integer", "number", "boolean"]
+    default: Number
     says: str
-    draw: tuple[Scalar, ...] = ()  # values of generated cases
+    least: Scalar | None = None  # numbers have one, truth values have none
+    valid: str = ""
+    draw: tuple[Number, ...] = ()  # values of generated cases
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value is of the attribute's type."""
+        if self.type == "boolean":
+            return isinstance(value, bool)
+        return isinstance(value, int if self.type == "integer" else int | float) and not isinstance(value, bool)
 
 
 class Range(Strict, frozen=True):
     """What generated cases draw a whole number from: corners, anything from `least` to `most` in steps, or large."""
 
-    least: Scalar | str
-    most: Scalar | str
-    step: int = 1
-    corners: tuple[Scalar | str, ...] = ()
-    large: tuple[Scalar | str, ...] = ()  # beyond `most`, and seldom
+    least: Number
+    most: Number
+    step: Number = 1
+    corners: tuple[Number, ...] = ()
+    large: tuple[Number, ...] = ()  # beyond `most`, and seldom
 
 
 class Dim(Strict, frozen=True):
-    """A free dimension and the expression of its default."""
+    """A free dimension and the expression of its default.
+
+    Of a dimension that `grows`, the last rows belong to the newest tokens: in a stream a call sees as many rows fewer
+    as there are tokens to come.
+    """
 
     says: str
-    default: Scalar | str
+    default: Number
     draw: Range | None = None  # the default when there is none
+    grows: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether the default follows from the lengths of the sequences."""
+        return isinstance(self.default, str) and "top(" in self.default
 
 
 class Derived(Strict, frozen=True):
-    """A symbol and the expression it follows from."""
+    """A symbol and the expression it follows from; `tokens`, how many tokens stand in one row, where it counts such."""
 
     expression: str = msgspec.field(name="is")
     says: str
+    tokens: Number = 0
 
 
-class Port(Strict, frozen=True):
-    """An input: shape in symbols, type `T` (element) or `I` (length), and which of its elements are read."""
+class TypeSymbol(Strict, frozen=True):
+    """A type of ports that a case chooses, besides `T` and `I`."""
+
+    says: str
+    choices: tuple[str, ...] = msgspec.field(name="of")
+    default: str
+
+
+class Tensor(Strict, frozen=True):
+    """What ports and outputs have in common.
+
+    `type` is `T` (the case's element type), `I` (its length type), a symbol of `types`, or a fixed type such as `i32`.
+    `axes` names the axes for expressions, in which a name stands for the index along it; "" names none. Without it axis
+    1 is called `row`.
+    """
 
     name: str
     says: str
-    shape: tuple[Scalar | str, ...]
-    type: Literal["T", "I"]
-    feature: str = ""  # the feature that, switched off, empties the port
+    shape: tuple[Number, ...]
+    type: str
+    feature: str = ""  # without which it is not there
+    axes: tuple[str, ...] = ()
+
+    def axis(self, name: str) -> int | None:
+        """The number of a named axis."""
+        named = self.axes or ("", "row")[: len(self.shape)]
+        return named.index(name) if name in named else None
+
+
+class Port(Tensor, frozen=True, kw_only=True):
+    """An input, and which of its elements are read.
+
+    A feature that is switched off leaves an `optional` port out of the call, and empties any other. `forms` are further
+    shapes that mean the same, by name.
+    """
+
+    optional: bool = False
+    forms: dict[str, tuple[Number, ...]] = {}
     token: str = ""  # token number of a row
-    reads: str = ""  # mask over (sequence, row) of the elements that can have an effect; all when empty
+    reads: str = ""  # mask of the elements that can have an effect; all when empty
     aim: dict[str, Any] = {}
 
 
-class Output(Strict, frozen=True):
-    """An output, the port that takes it in the next call, and the clauses that speak of it."""
+class Output(Tensor, frozen=True, kw_only=True):
+    """An output, the port that takes it in the next call of a stream, if any, and the clauses that speak of it."""
 
-    name: str
-    says: str
-    shape: tuple[Scalar | str, ...]
-    type: Literal["T"]
-    feeds: str
     shape_clause: str
     clauses: tuple[str, ...]
-    feature: str = ""
+    feeds: str = ""
 
 
 class Feature(Strict, frozen=True):
-    """Something a backend may lack: `off`, it can be switched off; `when`, a condition on a sequence that needs it."""
+    """Something a backend may lack: `off`, it can be switched off; `when`, a condition on a sequence that needs it.
+
+    Where one of the features in `needs` is off, this one is off too.
+    """
 
     says: str
     off: str = ""
     when: str = ""
+    needs: tuple[str, ...] = ()
 
 
 class Clause(Strict, frozen=True):
@@ -146,10 +197,11 @@ class RefusalRule(Strict, frozen=True):
     kind: Literal["attribute", "shape", "type", "rope", "value"]
     phase: Literal["prepare", "call"]
     names: tuple[str, ...]
-    attributes: dict[str, list[Scalar]] = {}
-    shapes: dict[str, list[list[Scalar | str]]] = {}
+    attributes: dict[str, list[Number]] = {}
+    shapes: dict[str, list[list[Number]]] = {}
     types: dict[str, list[str]] = {}
-    lengths: list[str] = []
+    values: dict[str, list[Number]] = {}  # of one element
+    absent: tuple[str, ...] = ()  # ports that are left out
 
 
 class Condition(Strict, frozen=True):
@@ -179,9 +231,20 @@ class Filling(Strict, frozen=True):
 class Draws(Strict, frozen=True):
     """What generated cases are made of besides attributes and dimensions."""
 
-    serves: str  # clause by which every valid call is answered
-    past: Range
-    fillings: tuple[Filling, ...]
+    past: Range | None = None  # for operations with a history
+    fillings: tuple[Filling, ...] = ()
+
+
+class Rules(Strict, frozen=True):
+    """The clauses by which the harness itself speaks, whatever the operation computes."""
+
+    repeatable: str  # the same inputs give the same bits
+    inputs_untouched: str  # no input is modified
+    outputs_untouched: str  # no output changes after a later call
+    instances_shared: str  # one instance serves calls of any shape in turn, and does not disturb others
+    serves: str  # every valid call is answered
+    same_bits: str = ""  # recommended: a sequence alone, in a batch and in a split stream has the same bits
+    split: str = ""  # a stream that is split in any way ends as the single call does
 
 
 class Relation(Strict, frozen=True):
@@ -217,7 +280,12 @@ class Reference(Protocol):
 
 
 class Operation(Strict, frozen=True, dict=True):
-    """The description of one operation."""
+    """The description of one operation.
+
+    With a `history` every sequence has a length: tokens seen before, and the new ones along `tokens` where there are
+    any. `length` is its symbol, and `lengths` the port that counts it. `unsaid` is the length that holds where that
+    port is left out. Tokens can be split into the calls of a stream where `splits` holds.
+    """
 
     operation: str
     contract: int
@@ -225,23 +293,29 @@ class Operation(Strict, frozen=True, dict=True):
     page: str
     reference: str  # "module:factory"; the factory takes attributes and readings
     batch: str
-    history: str
-    tokens: str
-    lengths: str
+    rules: Rules
     attributes: dict[str, Attribute]
     dims: dict[str, Dim]
-    symbols: dict[str, Derived]
-    totals: dict[str, Derived]
     ports: tuple[Port, ...]
     outputs: tuple[Output, ...]
-    features: dict[str, Feature]
     groups: dict[str, str]
     clauses: tuple[Clause, ...]
-    readings: tuple[Reading, ...]
-    stages: tuple[Stage, ...]
     refusals: tuple[RefusalRule, ...]
-    draws: Draws
     conditions: tuple[Condition, ...] = ()
+    tokens: str = ""
+    history: str = ""
+    length: str = "S"
+    lengths: str = ""
+    unsaid: str = ""
+    splits: Number = 1
+    block: str = ""  # the attribute that is the block size, after which the pattern of an aim starts again
+    types: dict[str, TypeSymbol] = {}
+    symbols: dict[str, Derived] = {}
+    totals: dict[str, Derived] = {}
+    features: dict[str, Feature] = {}
+    readings: tuple[Reading, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    draws: Draws = Draws()
     relations: tuple[Relation, ...] = ()
 
     @cached_property
@@ -263,7 +337,13 @@ class Operation(Strict, frozen=True, dict=True):
     @cached_property
     def carried(self) -> Mapping[str, str]:
         """Port name to the output that feeds it."""
-        return {output.feeds: output.name for output in self.outputs}
+        return {output.feeds: output.name for output in self.outputs if output.feeds}
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        """Ports of whole numbers, whose values expressions may use by name; the lengths have a symbol of their own."""
+        integers = {LENGTH, *INTEGER_TYPES} | {n for n, t in self.types.items() if set(t.choices) <= set(INTEGER_TYPES)}
+        return frozenset(p.name for p in self.ports if p.type in integers and p.name != self.lengths)
 
     @cached_property
     def symbol_of(self) -> Mapping[str, str]:
@@ -300,22 +380,70 @@ class Operation(Strict, frozen=True, dict=True):
         made: Reference = getattr(importlib.import_module(module), factory)(attributes, dict(readings or {}))
         return made
 
+    def closed(self, disabled: Sequence[str]) -> tuple[str, ...]:
+        """The features that are off when these are: those that need one of them too."""
+        off = set(disabled)
+        while more := {n for n, f in self.features.items() if n not in off and off.intersection(f.needs)}:
+            off |= more
+        return tuple(sorted(off))
+
+    def type_of(self, kind: str, case: TypesOfCase) -> str:
+        """The type that a port of type `kind` has in a case."""
+        if kind == ELEMENT:
+            return case.element_type
+        if kind == LENGTH:
+            return case.length_type
+        symbol = self.types.get(kind)
+        return case.types.get(kind, symbol.default) if symbol else kind
+
+    def attributes_of(self, given: Mapping[str, Number], symbols: Mapping[str, Any] = {}) -> dict[str, Scalar]:
+        """All attributes, those not given by default; expressions may use `symbols` and the attributes before.
+
+        Raises `ExpressionError`.
+        """
+        values: dict[str, Scalar] = {}
+        known = dict(symbols)
+        for name, attribute in self.attributes.items():
+            text = given.get(name, attribute.default)
+            value = evaluate(text, known) if isinstance(text, str) else text
+            values[name] = value
+            known[attribute.symbol] = int(value) if isinstance(value, bool) else value
+        return values
+
     def usable(self, attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The attributes with those out of range replaced by their defaults, to work out shapes with."""
-        known = self.attributes
-        return {
-            name: value if value >= known[name].least else known[name].default for name, value in attributes.items()
-        }
+        kept = {}
+        for name, value in attributes.items():
+            least = self.attributes[name].least
+            if least is None or value >= least:
+                kept[name] = value
+        return dict(attributes) if len(kept) == len(attributes) else self.attributes_of(kept)
+
+    def is_valid(self, name: str, value: Scalar, symbols: Mapping[str, Any]) -> bool:
+        """Whether an attribute may have a value; a condition on symbols that are not there is taken to hold."""
+        attribute = self.attributes[name]
+        if not attribute.fits(value) or (attribute.least is not None and not value >= attribute.least):
+            return False
+        if not attribute.valid:
+            return True
+        known = {**symbols, attribute.symbol: int(value) if isinstance(value, bool) else value}
+        if symbols_of(attribute.valid) - known.keys():
+            return True
+        try:
+            return bool(evaluate(attribute.valid, known))
+        except ExpressionError:
+            return False
 
     def scalars(self, attributes: Mapping[str, Scalar], dims: Mapping[str, int]) -> dict[str, Any]:
-        """Symbols with one value for the whole call: attributes and dimensions."""
-        return {self.attributes[name].symbol: value for name, value in attributes.items()} | dict(dims)
+        """Symbols with one value for the whole call: attributes, truth values as 1 and 0, and dimensions."""
+        known = self.attributes
+        return {known[n].symbol: int(v) if isinstance(v, bool) else v for n, v in attributes.items()} | dict(dims)
 
     def per_sequence(self, scalars: Mapping[str, Any], lengths: Sequence[int]) -> list[dict[str, Any]]:
-        """Symbols of each sequence, from its length S."""
+        """Symbols of each sequence, from its length."""
         rows = []
-        for S in lengths:
-            row = {**scalars, "S": S}
+        for length in lengths:
+            row = {**scalars, self.length: length}
             for name, symbol in self.symbols.items():
                 row[name] = evaluate(symbol.expression, row)
             rows.append(row)
@@ -323,54 +451,26 @@ class Operation(Strict, frozen=True, dict=True):
 
     def columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
         """The same as lists over the sequences, for expressions with `top`."""
-        return {name: [row[name] for row in rows] for name in ("S", *self.symbols)}
+        return {name: [row[name] for row in rows] for name in (self.length, *self.symbols)} if self.history else {}
 
     def totals_of(self, scalars: Mapping[str, Any], columns: Mapping[str, list[int]]) -> dict[str, Any]:
-        """Symbols that follow from all sequences together."""
-        return {name: evaluate(total.expression, {**scalars, **columns}) for name, total in self.totals.items()}
+        """Symbols that follow from all sequences together, in their order."""
+        known = {**scalars, **columns}
+        values = {}
+        for name, total in self.totals.items():
+            values[name] = known[name] = evaluate(total.expression, known)
+        return values
 
 
-def cases_root() -> Path:
-    """Folder of the case library: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).resolve().parents[1]
-    inside, beside = here / "cases", here.parent / "cases"
-    return inside if inside.is_dir() else beside
+class TypesOfCase(Protocol):
+    """The types that a case chooses."""
 
-
-def located(error: msgspec.ValidationError, places: strict_yaml.Places, *keys: Any) -> LibraryError:
-    """A validation error with file, line and column, and the nearest valid key for an unknown one."""
-    text = str(error)
-    message, _, path = text.partition(" - at `")
-    steps: list[Any] = []
-    for step in path.rstrip("`").lstrip("$").replace("[", ".[").split("."):
-        if step in ("", "[...]"):
-            if step:
-                steps.append(None)
-        else:
-            steps.append(int(step[1:-1]) if step.startswith("[") else step)
-    if "unknown field" in message:
-        steps.append(message.split("`")[1])
-    message = message.replace("`", "'").replace("Object contains", "there is an")
-    return LibraryError(message, places.at(*keys, *steps))
-
-
-@lru_cache(maxsize=8)
-def load_operation(name: str = "qsa_prepare", root: Path | None = None) -> Operation:
-    """The operation of a folder of the library. Raises `UsageError` or `LibraryError`."""
-    from conformance.spec import strict_yaml
-
-    root = root or cases_root()
-    path = root / name / "operation.yaml"
-    if not path.is_file():
-        known = sorted(p.parent.name for p in root.glob("*/operation.yaml"))
-        raise UsageError(f"no operation '{name}'{nearest(name, known)}; known: {', '.join(known) or 'none'}")
-    data, places = strict_yaml.load(path, f"cases/{name}/operation.yaml")
-    try:
-        operation = msgspec.convert(data, Operation)
-    except msgspec.ValidationError as error:
-        raise located(error, places) from None
-    _check(operation, Place(places.path))
-    return operation
+    @property
+    def element_type(self) -> str: ...
+    @property
+    def length_type(self) -> str: ...
+    @property
+    def types(self) -> Mapping[str, str]: ...
 
 
 def chosen_readings(operation: Operation, texts: Sequence[str]) -> dict[str, str]:
@@ -386,29 +486,3 @@ def chosen_readings(operation: Operation, texts: Sequence[str]) -> dict[str, str
             raise UsageError(f"reading '{name}' has no choice '{choice}'; known: {', '.join(choices)}")
         chosen[name] = choice
     return chosen
-
-
-def _check(operation: Operation, place: Place) -> None:
-    """Names that the file uses must be defined in it."""
-    clauses, ports = operation.clause, operation.port
-    used = [c for o in operation.outputs for c in (*o.clauses, o.shape_clause)]
-    used += [rule.clause for rule in operation.refusals]
-    unknown = sorted(set(used) - clauses.keys())
-    unknown += [c.id for c in operation.clauses if c.group not in operation.groups]
-    unknown += [operation.draws.serves] if operation.draws.serves not in clauses else []
-    unknown += [o.feeds for o in operation.outputs if o.feeds not in ports]
-    unknown += [p.feature for p in operation.ports if p.feature and p.feature not in operation.features]
-    named = {name for rule in operation.refusals for name in rule.names}
-    named |= {name for condition in operation.conditions for name in condition.names}
-    unknown += sorted(named - ports.keys() - operation.attributes.keys())
-    unknown += sorted({port for f in operation.draws.fillings for port in f.ports} - ports.keys())
-    for relation in operation.relations:
-        unknown += sorted({relation.clause, relation.bits, *relation.blames.values()} - clauses.keys() - {""})
-        unknown += sorted({*relation.ports, *relation.blames, *relation.values} - ports.keys())
-        unknown += sorted({*relation.touches, *relation.copied} - operation.output.keys())
-        unknown += sorted(set(relation.features) - operation.features.keys())
-        unknown += sorted(set(relation.unless) - {reading.name for reading in operation.readings})
-    if operation.lengths not in ports:
-        unknown.append(operation.lengths)
-    if unknown:
-        raise LibraryError(f"names that are not defined: {', '.join(unknown)}", place)

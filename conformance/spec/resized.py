@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.spec.case import Case, Change, Refusal, lengths
-from conformance.spec.expression import evaluate, symbols_of
-from conformance.spec.operation import Operation, Port, RefusalRule, Scalar
-from conformance.spec.tensors import inputs_of
+from conformance.spec.broken import breach, broken_rule
+from conformance.spec.case import Case, lengths, new_tokens
+from conformance.spec.expression import evaluate, whole
+from conformance.spec.geometry import Geometry, span, spare, with_defaults
+from conformance.spec.inputs import inputs_of
+from conformance.spec.operation import Operation, Scalar
 
 
 def resized(
@@ -39,14 +41,19 @@ def resized(
     if case.values:
         return None
     sequences = range(case.dims[operation.batch]) if sequences is None else sequences
-    tokens = range(case.dims[operation.tokens]) if tokens is None else tokens
-    sizes = {**case.dims, operation.batch: len(sequences), operation.tokens: len(tokens), **(dims or {})}
-    past = tuple((case.past if past is None else past)[n] for n in sequences)
-    pad = tuple((case.pad if pad is None else pad)[n] for n in sequences)
-    L = sizes[operation.tokens]
+    tokens = range(new_tokens(case, operation)) if tokens is None else tokens
+    sizes = {**case.dims, operation.batch: len(sequences), **(dims or {})}
+    if operation.tokens:
+        sizes[operation.tokens] = (dims or {}).get(operation.tokens, len(tokens))
+    L = sizes[operation.tokens] if operation.tokens else 0
+    if operation.history:
+        past = tuple((case.past if past is None else past)[n] for n in sequences)
+        pad = tuple((case.pad if pad is None else pad)[n] for n in sequences)
+    else:
+        past = pad = ()
     if any(p < 0 or d < 0 or d > L or (p and d) for p, d in zip(past, pad, strict=True)):
         return None
-    off = tuple(sorted(case.disabled if disabled is None else disabled))
+    off = operation.closed(case.disabled if disabled is None else disabled)
     new = msgspec.structs.replace(
         case, attributes={**case.attributes, **(attributes or {})}, dims=sizes, past=past, pad=pad, disabled=off
     )
@@ -75,56 +82,60 @@ def possible(case: Case, operation: Operation) -> bool:
     return True
 
 
+def reshaped(case: Case, operation: Operation, dims: Mapping[str, int], seed: int | None = None) -> Case:
+    """A case like this one with other dimensions: history repeats over the sequences, no padding, nothing literal."""
+    sizes = {**case.dims, **dims}
+    N = sizes[operation.batch]
+    past: tuple[int, ...] = ()
+    if operation.history:
+        past = tuple((case.past[n % len(case.past)] if case.past else n) for n in range(N))
+        if case.length_shape == "one" or (
+            operation.lengths and operation.port[operation.lengths].feature in case.disabled
+        ):
+            past = past[:1] * N
+    new = msgspec.structs.replace(
+        case,
+        dims=sizes,
+        past=past,
+        pad=(0,) * len(past),
+        seed=case.seed if seed is None else seed,
+        data={name: spec for name, spec in case.data.items() if isinstance(spec, Mapping) and "inject" not in spec},
+        streams=(),
+        change={},
+        values={},
+    )
+    return with_defaults(new, operation)
+
+
+def with_other_attributes(case: Case, operation: Operation) -> Case:
+    """The case with every attribute at another value in its range, where there is another."""
+    others: dict[str, Scalar] = {}
+    for name, value in case.attributes.items():
+        described = operation.attributes[name]
+        known = operation.scalars({**case.attributes, **others}, case.dims)
+        other: Scalar = value + 1 if described.type == "integer" else value * 8 + 1e-3
+        if described.type == "boolean":
+            other = not value
+        drawn = [evaluate(one, known) for one in described.draw]
+        valid = [one for one in (other, *drawn) if one != value and operation.is_valid(name, one, known)]
+        others[name] = valid[0] if valid else value
+    return msgspec.structs.replace(case, attributes=others)
+
+
 # Sizes
-
-
-def symbols(case: Case, operation: Operation) -> dict[str, Any]:
-    """Attributes, dimensions, symbols of the sequences as lists, and 1 or 0 for every feature that is on or off."""
-    scalars = operation.scalars(operation.usable(case.attributes), case.dims)
-    columns = operation.columns(operation.per_sequence(scalars, lengths(case, operation)))
-    on = {name: int(name not in case.disabled) for name in operation.switchable}
-    return {**scalars, **columns, **operation.totals_of(scalars, columns), **on}
-
-
-def shapes(case: Case, operation: Operation) -> dict[str, tuple[int, ...]]:
-    """Shape of every port that holds elements of the case's type and is not switched off."""
-    known = symbols(case, operation)
-    return {port.name: _shape(port, known) for port in operation.ports if _is_on(port, case)}
-
-
-def span(case: Case, operation: Operation, dim: str) -> tuple[int, int | None, int]:
-    """Smallest, largest and step of a dimension in this case. It has no largest that depends on no other dimension."""
-    described = operation.dims[dim].draw
-    if described is None:
-        return 1, None, 1
-    known = symbols(case, operation)
-    bound = symbols_of(described.most) & operation.dims.keys() and not _follows(operation, dim)
-    most = int(evaluate(described.most, known)) if bound else None
-    return int(evaluate(described.least, known)), most, described.step
-
-
-def used(case: Case, operation: Operation) -> set[str]:
-    """Symbols in the shapes of ports that are on."""
-    ports = [port for port in operation.ports if port.feature not in case.disabled]
-    return {name for port in ports for size in port.shape for name in symbols_of(size)}
-
-
-def spare(case: Case, operation: Operation, dim: str) -> int:
-    """Rows of a dimension beyond those that follow from the history."""
-    return case.dims[dim] - int(evaluate(operation.dims[dim].default, symbols(case, operation)))
 
 
 def _fitted(new: Case, old: Case, operation: Operation) -> dict[str, int] | None:
     dims = dict(new.dims)
-    needed = used(new, operation)
+    needed = Geometry(new, operation).used
     for name, dim in operation.dims.items():
         case = msgspec.structs.replace(new, dims=dims)
-        if _follows(operation, name):
-            here = int(evaluate(dim.default, symbols(case, operation)))
+        if dim.follows:
+            here = whole(dim.default, Geometry(case, operation).symbols)
             change = dims[name] - old.dims[name]  # asked for
             dims[name] = here + max(spare(old, operation, name) + change, 0)
         elif name not in needed:
-            dims[name] = int(evaluate(dim.default, symbols(case, operation)))
+            dims[name] = whole(dim.default, Geometry(case, operation).symbols)
         else:
             least, most, step = span(case, operation, name)
             if most is not None and dims[name] > most:
@@ -132,20 +143,6 @@ def _fitted(new: Case, old: Case, operation: Operation) -> dict[str, int] | None
             if dims[name] < least:
                 return None
     return dims
-
-
-def _follows(operation: Operation, dim: str) -> bool:
-    """Whether a dimension's size follows from the history."""
-    default = operation.dims[dim].default
-    return isinstance(default, str) and "top(" in default
-
-
-def _is_on(port: Port, case: Case) -> bool:
-    return port.type == "T" and port.feature not in case.disabled
-
-
-def _shape(port: Port, known: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(evaluate(size, known)) for size in port.shape)
 
 
 def _cut(streams: Sequence[Sequence[int]], L: int) -> tuple[tuple[int, ...], ...]:
@@ -167,7 +164,7 @@ def _cut(streams: Sequence[Sequence[int]], L: int) -> tuple[tuple[int, ...], ...
 
 
 def _moved_data(old: Case, new: Case, operation: Operation, kept: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
-    before, after = shapes(old, operation), shapes(new, operation)
+    before, after = Geometry(old, operation).shapes, Geometry(new, operation).shapes
     data = {}
     for name, spec in old.data.items():
         if name not in after:
@@ -233,54 +230,10 @@ def _place(
 
 
 def _respoilt(old: Case, new: Case, operation: Operation) -> Case | None:
-    """The new case with the rule broken that the old one breaks; None when that is no rule of the operation."""
+    """The new case with the rule broken that the old one breaks; None when that is not a rule of the operation."""
     found = broken_rule(old, operation)
-    empty = not (new.dims[operation.batch] and new.dims[operation.tokens])  # where a wrong shape may be a right one
-    change = spoilt(new, *found, operation) if found and not empty else None
-    return msgspec.structs.replace(new, change=change) if change else None
-
-
-def broken_rule(case: Case, operation: Operation) -> tuple[RefusalRule, int] | None:
-    """The rule whose breach gives a case its changes, and in which way it is broken."""
-    for rule in operation.refusals:
-        if case.refusal != Refusal(kind=rule.kind, phase=rule.phase, names=rule.names):
-            continue
-        lists: list[list[Any]] = [*rule.shapes.values(), *rule.types.values(), rule.lengths]
-        for way in range(max(map(len, lists))):
-            if spoilt(case, rule, way, operation) == case.change:
-                return rule, way
-    return None
-
-
-def spoilt(case: Case, rule: RefusalRule, way: int, operation: Operation) -> dict[str, Change] | None:
-    """The changes that break a rule in a case; None when it cannot be broken there."""
-    known = symbols(case, operation)
-    change: dict[str, Change] = {}
-    ports = {*rule.shapes, *rule.types}
-    if any(operation.port[port].feature in case.disabled for port in ports):
+    tokens = new.dims[operation.tokens] if operation.tokens else 1
+    if not found or not (new.dims[operation.batch] and tokens):  # where a wrong shape may be a right one
         return None
-    for port, ways in rule.shapes.items():
-        shape = tuple(int(evaluate(size, known)) for size in ways[way % len(ways)])
-        if min(shape, default=0) < 0 or shape == _shape(operation.port[port], known):
-            return None
-        change[port] = Change(shape=shape)
-    for port, types in rule.types.items():
-        change[port] = Change(type=types[way % len(types)])
-    if rule.lengths:
-        values = list(lengths(case, operation))
-        values = values[:1] if case.length_shape == "one" else values
-        before = case.change.get(operation.lengths)
-        bad = _bad_row(before, values) if before else 0
-        if bad >= len(values):
-            return None
-        row = operation.per_sequence(operation.scalars(operation.usable(case.attributes), case.dims), values)[bad]
-        values[bad] = int(evaluate(rule.lengths[way % len(rule.lengths)], row))
-        change[operation.lengths] = Change(values=values)
-    return change or None
-
-
-def _bad_row(change: Change, values: Sequence[int]) -> int:
-    """The row that a change of the lengths spoils, or the first."""
-    given = change.values if isinstance(change.values, list | tuple) else []
-    differ = [n for n, (a, b) in enumerate(zip(given, values, strict=False)) if a != b]
-    return differ[0] if len(differ) == 1 and len(given) == len(values) else 0
+    broken = breach(new, operation, *found)
+    return msgspec.structs.replace(new, change=dict(broken.change)) if broken and broken.change else None

@@ -29,7 +29,7 @@ from conformance.judging import judge
 from conformance.library.reading import Library, load_library
 from conformance.record.log import LogWriter
 from conformance.running.run import Plan, execute, outcomes
-from conformance.spec import tensors
+from conformance.spec import inputs, streams
 from reference.qsa_prepare.bounds import Oracle
 
 STARTUP = 0.3  # seconds of `cases list`
@@ -130,8 +130,8 @@ METHODS: tuple[tuple[type, str, str], ...] = (
 FUNCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (judge.judge, "judge"),
     (judge.same_bits, "judge"),
-    (tensors.inputs_of, "data"),
-    (tensors.call_inputs, "data"),
+    (inputs.inputs_of, "data"),
+    (streams.call_inputs, "data"),
 )
 
 

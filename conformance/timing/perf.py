@@ -451,8 +451,7 @@ def _drift(times: Sequence[float]) -> float:
 def _calls(whole: dict[str, Array], case: Case, operation: Operation) -> list[Inputs]:
     if not case.streams:
         return [whole]
-    from conformance.judging.engine import spans
-    from conformance.spec.tensors import call_inputs
+    from conformance.spec.streams import call_inputs, spans
 
     return [call_inputs(whole, case, operation, start, end, {}) for start, end in spans(case.streams[0])]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,12 +13,19 @@ import msgspec
 import numpy as np
 
 from conformance.errors import LibraryError, Place, UsageError, nearest
-from conformance.judging.engine import spans
-from conformance.library.reading import Origin, concrete, expand, merge
-from conformance.spec import strict_yaml, tensors
-from conformance.spec.case import Case, lengths, prefix_lengths
+from conformance.library import strict_yaml
+from conformance.library.concrete import concrete
+from conformance.library.expansion import expand
+from conformance.library.operations import cases_root
+from conformance.library.written import Origin, merge
+from conformance.spec.aims import Draw, fill
+from conformance.spec.case import Case
 from conformance.spec.expression import ExpressionError, evaluate
-from conformance.spec.operation import Operation, Strict, cases_root, located
+from conformance.spec.geometry import Geometry
+from conformance.spec.inputs import inputs_of as exact_inputs
+from conformance.spec.operation import Operation, Strict
+from conformance.spec.streams import calls_of as calls_of_stream
+from conformance.spec.types import dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -50,13 +58,10 @@ def load_workloads(operation: Operation, name: str = "qsa_prepare", root: Path |
     """All workloads of an operation, in the order of the file. Raises `LibraryError` with the place of a problem."""
     path = (root or cases_root()) / name / FILE
     data, places = strict_yaml.load(path, f"cases/{name}/{FILE}")
-    try:
-        file = msgspec.convert(data, File)
-    except msgspec.ValidationError as error:
-        raise located(error, places) from None
+    file = strict_yaml.convert(data, File, places.at)
     found: list[Workload] = []
     for index, raw in enumerate(file.workloads):
-        here = Origin(places, ("workloads", index), "timed", operation)
+        here = Origin(places, ("workloads", index), "timed", operation, file.memory)
         merged = {"clauses": [], **merge(file.defaults, raw)}
         own = {key: merged.pop(key) for key in OWN if key in merged}
         growth = own.get("growth", False)
@@ -66,9 +71,6 @@ def load_workloads(operation: Operation, name: str = "qsa_prepare", root: Path |
             case = concrete(patched, variables, label, here)
             if len(case.streams) > 1:
                 raise here.error("a workload has one stream or none", "streams")
-            size = _size(case, operation)
-            if size > file.memory:
-                raise here.error(f"{case.id} has {size:,} bytes of inputs and outputs, more than {file.memory:,}")
             series = raw["id"] if growth else ""
             quick = _quick(own.get("quick", 0), case, operation, here)
             found.append(Workload(case.id.partition("/")[2], case.says, case, quick, series))
@@ -107,8 +109,8 @@ def _named(workload: Workload, pattern: str) -> bool:
 
 
 def _quick(text: Any, case: Case, operation: Operation, here: Origin) -> bool:
-    symbols = operation.scalars(case.attributes, case.dims)
-    first = next(iter(operation.per_sequence(symbols, lengths(case, operation))), symbols)
+    known = Geometry(case, operation)
+    first = next(iter(known.rows), known.scalars)
     try:
         return bool(evaluate(text, first))
     except ExpressionError as error:
@@ -118,71 +120,36 @@ def _quick(text: Any, case: Case, operation: Operation, here: Origin) -> bool:
 # Tensors
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """One call's symbols: those of the whole call, and those of every sequence as columns."""
-
-    scalars: Mapping[str, Any]
-    columns: Mapping[str, list[int]]
-
-    def of(self, shape: Sequence[Any]) -> tuple[int, ...]:
-        return tuple(int(evaluate(size, self.scalars)) for size in shape)
-
-    def rows_read(self, mask: str, count: int) -> int:
-        """Rows, over all sequences, that an expression over (sequence, row) selects among `count` a sequence."""
-        grid = {name: np.array(values, np.int64).reshape(-1, 1) for name, values in self.columns.items()}
-        chosen = evaluate(mask, {**self.scalars, **grid, "row": np.arange(count)[None, :]})
-        sequences = len(next(iter(self.columns.values())))
-        return int(np.broadcast_to(chosen, (sequences, count)).sum())
-
-
-def shapes_of(case: Case, operation: Operation) -> Shapes:
-    """The symbols of a case's single call."""
-    scalars = operation.scalars(case.attributes, case.dims)
-    columns = operation.columns(operation.per_sequence(scalars, lengths(case, operation)))
-    return Shapes({**scalars, **operation.totals_of(scalars, columns)}, columns)
-
-
 def calls_of(case: Case, operation: Operation) -> list[Case]:
     """The calls of the case's stream as cases of their own, the case itself when it has none."""
-    if not case.streams:
-        return [case]
-    new, total = case.dims[operation.tokens], lengths(case, operation)
-    calls = []
-    for start, end in spans(case.streams[0]):
-        S = prefix_lengths(total, new, end)
-        dims = {**case.dims, operation.tokens: end - start}
-        past = tuple(max(length - (end - start), 0) for length in S)
-        pad = tuple(max(end - start - length, 0) for length in S)
-        call = msgspec.structs.replace(case, dims=dims, past=past, pad=pad, streams=())
-        symbols = shapes_of(call, operation)
-        for name, free in operation.dims.items():
-            if isinstance(free.default, str):
-                dims[name] = int(evaluate(free.default, {**symbols.scalars, **symbols.columns}))
-        calls.append(call)
-    return calls
+    return calls_of_stream(case, operation, case.streams[0]) if case.streams else [case]
 
 
 def inputs_of(case: Case, operation: Operation) -> dict[str, Array]:
     """All ports of the single call, by contract name, every element finite.
 
-    Ports are filled as their aims say, with `PERIOD` numbers that repeat: drawing all of them takes far longer than
-    any call.
+    Ports of elements are filled as their aims say, with `PERIOD` numbers that repeat: drawing all of them takes far
+    longer than any call. Ports of whole numbers are filled as in any case.
     """
-    shapes = shapes_of(case, operation)
-    period = int(next(iter(case.attributes.values())))
+    known = Geometry(case, operation)
+    plain = exact_inputs(msgspec.structs.replace(case, poison="zero"), operation, _whole_numbers(operation))
     arrays: dict[str, Array] = {}
     for port in operation.ports:
-        dtype = tensors.DTYPES[case.element_type]
-        if port.name == operation.lengths:
-            arrays[port.name] = np.array(lengths(case, operation), dtype=tensors.DTYPES[case.length_type])
-        elif port.feature in case.disabled:
-            arrays[port.name] = np.zeros((0,), dtype=dtype)
-        else:
-            draw = tensors.Draw(case.seed, port.name, (PERIOD,), dtype, period, None)
-            values, _ = tensors.fill(port.aim, draw)
-            arrays[port.name] = repeated(values.astype(dtype), shapes.of(port.shape))
+        if port.name in plain:
+            arrays[port.name] = plain[port.name]
+        elif known.is_on(port):
+            kind = dtype(known.type_of(port))
+            draw = Draw(case.seed, port.name, (PERIOD,), kind, known.period, None)
+            values, _ = fill(case.data.get(port.name, port.aim), draw)
+            arrays[port.name] = repeated(values.astype(kind), known.shape(port))
+        elif not port.optional:
+            arrays[port.name] = np.zeros((0,), dtype=dtype(known.type_of(port)))
     return arrays
+
+
+def _whole_numbers(operation: Operation) -> set[str]:
+    """Ports that hold whole numbers, the lengths among them."""
+    return {*operation.counted, operation.lengths}
 
 
 def repeated(values: Array, shape: tuple[int, ...]) -> Array:
@@ -209,33 +176,30 @@ def bytes_to_move(case: Case, operation: Operation) -> int:
 
 
 def _bytes_of_call(case: Case, operation: Operation) -> int:
-    element = tensors.DTYPES[case.element_type].itemsize
-    before = shapes_of(case, operation)
-    seen = lengths(case, operation)
-    later = {**case.dims, operation.tokens: 0}
-    idle = msgspec.structs.replace(case, dims=later, past=seen, pad=(0,) * len(seen))
-    after = shapes_of(idle, operation)
-    moved = len(seen) * tensors.DTYPES[case.length_type].itemsize
+    before = Geometry(case, operation)
+    values = exact_inputs(case, operation, operation.counted)
+    idle: Geometry | None = None
+    if operation.tokens:
+        later = {**case.dims, operation.tokens: 0}
+        seen = before.lengths
+        idle = Geometry(msgspec.structs.replace(case, dims=later, past=seen, pad=(0,) * len(seen)), operation)
+    moved = 0
     for port in operation.ports:
-        if port.name != operation.lengths and port.feature not in case.disabled:
-            moved += _moved(before, before.of(port.shape), port.reads) * element
+        if port.name == operation.lengths and before.is_on(port):
+            moved += len(before.lengths) * dtype(before.type_of(port)).itemsize
+        elif before.is_on(port):
+            shape = before.shape(port)
+            moved += _elements(before.read(port, shape, values), shape) * dtype(before.type_of(port)).itemsize
     for output in operation.outputs:
-        if output.feature not in case.disabled:
-            moved += _moved(after, before.of(output.shape), operation.port[output.feeds].reads) * element
+        if before.is_on(output):
+            shape = before.shape(output)
+            mask = idle.read(operation.port[output.feeds], shape) if idle and output.feeds else None
+            moved += _elements(mask, shape) * dtype(before.type_of(output)).itemsize
     return moved
 
 
-def _moved(shapes: Shapes, shape: tuple[int, ...], mask: str) -> int:
-    """Elements that a mask over (sequence, row) selects. An array of rank 2 has one row a sequence."""
-    if not mask or 0 in shape:
-        return int(np.prod(shape))
-    rows, width = (1, shape[1]) if len(shape) == 2 else (shape[1], int(np.prod(shape[2:])))
-    return shapes.rows_read(mask, rows) * width
-
-
-def _size(case: Case, operation: Operation) -> int:
-    """Bytes of the single call's inputs and outputs."""
-    shapes = shapes_of(case, operation)
-    ports = [p.shape for p in operation.ports if p.type == "T" and p.feature not in case.disabled]
-    ports += [o.shape for o in operation.outputs if o.feature not in case.disabled]
-    return sum(int(np.prod(shapes.of(s))) for s in ports) * tensors.DTYPES[case.element_type].itemsize
+def _elements(mask: Array | None, shape: tuple[int, ...]) -> int:
+    """Elements of an array that a mask over its leading axes selects, all of them without one."""
+    if mask is None or 0 in shape:
+        return math.prod(shape)
+    return int(np.count_nonzero(mask)) * math.prod(shape[mask.ndim :])

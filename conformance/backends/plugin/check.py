@@ -18,11 +18,11 @@ from conformance.backends.plugin.subprocess import LOCK, Plugin, PluginError
 from conformance.backends.plugin.wire import ProtocolError
 from conformance.backends.protocol import OperationConfig
 from conformance.errors import Lost
-from conformance.judging.engine import reshaped, with_other_attributes
 from conformance.library.reading import Library
 from conformance.running.process import Limits
-from conformance.spec import tensors
 from conformance.spec.case import Case
+from conformance.spec.inputs import inputs_of
+from conformance.spec.resized import reshaped, with_other_attributes
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -130,7 +130,7 @@ class Talk:
         plugin, number = self.plugin, self.plugin.number()
         inputs = {
             name: wire.to_tensor(array, plugin.directory.path, f"{number}-{name}.in", plugin.inline)
-            for name, array in tensors.inputs_of(case, self.operation).items()
+            for name, array in inputs_of(case, self.operation).items()
         }
         return wire.Run(id=number, session=session, inputs=inputs)
 
@@ -210,7 +210,7 @@ def answers_calls(talk: Talk) -> str:
             raise Wrong(f"declares the output {', '.join(missing)}, and does not return it")
         if surplus:
             raise Wrong(f"returns {', '.join(surplus)}, which it does not declare")
-        expected = talk.operation.oracle(case.attributes).expect(tensors.inputs_of(case, talk.operation))
+        expected = talk.operation.oracle(case.attributes).expect(inputs_of(case, talk.operation))
         for name, array in got.items():
             if array.dtype != expected[name].dtype:
                 raise Wrong(f"returns {name} as {array.dtype}, for the element type {element_type}")
@@ -279,15 +279,18 @@ def releases(talk: Talk) -> str:
 def refuses_configurations(talk: Talk) -> str:
     case = talk.case()
     for name, attribute in talk.operation.attributes.items():
-        bad = msgspec.structs.replace(case, attributes={**case.attributes, name: attribute.least - 1})
+        if attribute.least is None:
+            continue
+        below = attribute.least - 1
+        bad = msgspec.structs.replace(case, attributes={**case.attributes, name: below})
         request = wire.prepare(talk.plugin.number(), talk.plugin.number(), talk.config(bad))
         answer = talk.ask(request)
         if isinstance(answer, wire.Prepared):
-            raise Note(f"prepares with {name} = {attribute.least - 1}, which is to be rejected")
+            raise Note(f"prepares with {name} = {below}, which is to be rejected")
         if not isinstance(answer, wire.Rejected):
-            raise Wrong(f"{told(request, answer)} with {name} = {attribute.least - 1}; 'rejected' is due")
+            raise Wrong(f"{told(request, answer)} with {name} = {below}; 'rejected' is due")
         if name not in answer.names:
-            raise Note(f"rejects {name} = {attribute.least - 1} without naming {name}")
+            raise Note(f"rejects {name} = {below} without naming {name}")
     talk.once(case)
     return "attributes out of range are rejected by name"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.spec.tensors import DTYPES
+from conformance.spec.types import dtype, name_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -30,12 +30,6 @@ Id = Annotated[int, Meta(ge=0, description="Number of the request; its answer ca
 SessionNumber = Annotated[int, Meta(ge=0, description="Chosen by the suite at `prepare`; not used again later.")]
 ElementType = Literal["f32", "f16", "bf16"]
 TensorType = Literal["f32", "f16", "bf16", "f64", "i32", "i64", "i16", "u8", "u32", "u64", "bool"]
-TENSOR_DTYPES: Mapping[str, np.dtype[Any]] = {
-    **DTYPES,
-    "u32": np.dtype(np.uint32),
-    "u64": np.dtype(np.uint64),
-    "bool": np.dtype(np.bool_),
-}
 Value = Annotated[
     bool | int | float | Literal["nan", "inf", "-inf"],
     Meta(description="What JSON has no number for is written as a word."),
@@ -256,7 +250,7 @@ def shown(line: bytes) -> str:
 
 def to_tensor(array: Array, directory: Path, name: str, inline: int = INLINE) -> Tensor:
     """A tensor of an array's type and shape, its elements in the message or, beyond `inline` bytes, in a new file."""
-    kind: Any = _NAMES[array.dtype]
+    kind: Any = name_of(array.dtype)
     if array.nbytes <= inline:
         return Tensor(kind, array.shape, data=array.tobytes())
     with (directory / name).open("wb") as file:
@@ -266,8 +260,8 @@ def to_tensor(array: Array, directory: Path, name: str, inline: int = INLINE) ->
 
 def to_array(tensor: Tensor, directory: Path, *, delete: bool = False) -> Array:
     """The array of a tensor, fresh and writable. Raises `ProtocolError` when data, shape and type do not agree."""
-    dtype = TENSOR_DTYPES[tensor.type]
-    size = math.prod(tensor.shape) * dtype.itemsize
+    kind = dtype(tensor.type)
+    size = math.prod(tensor.shape) * kind.itemsize
     if isinstance(tensor.data, bytes) == isinstance(tensor.file, str):
         raise ProtocolError("has to have either data or a file")
     if isinstance(tensor.file, str):
@@ -275,9 +269,9 @@ def to_array(tensor: Tensor, directory: Path, *, delete: bool = False) -> Array:
     else:
         data = bytearray(tensor.data or b"")
     if len(data) != size:
-        kind = f"type {tensor.type} and shape {list(tensor.shape)}"
-        raise ProtocolError(f"has {len(data)} bytes of elements, where {kind} take {size}")
-    return np.frombuffer(data, dtype).reshape(tensor.shape)
+        what = f"type {tensor.type} and shape {list(tensor.shape)}"
+        raise ProtocolError(f"has {len(data)} bytes of elements, where {what} take {size}")
+    return np.frombuffer(data, kind).reshape(tensor.shape)
 
 
 def _contents(name: str, directory: Path, *, delete: bool) -> bytearray:
@@ -298,9 +292,6 @@ def _contents(name: str, directory: Path, *, delete: bool) -> bytearray:
 def as_bytes(array: Array) -> Array:
     """The elements of an array in C order, as uint8."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-_NAMES: Mapping[Any, str] = {dtype: name for name, dtype in TENSOR_DTYPES.items()}
 
 
 # To and from the Python protocol

@@ -299,7 +299,7 @@ class PastFlushed(QSAPrepare):
 
 def flushed(x: Array) -> Array:
     """The array with subnormal numbers of its type replaced by zero."""
-    from conformance.spec.tensors import smallest_normal
+    from conformance.spec.types import smallest_normal
 
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(x.astype(np.float64)) < smallest_normal(x.dtype), np.zeros(1, dtype=x.dtype), x)

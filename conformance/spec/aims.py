@@ -1,4 +1,4 @@
-"""Tensors of a case: named aims and a seed in, arrays out; every don't-care element is poisoned.
+"""Aims: named ways to fill a port with numbers that follow from a seed, on every machine the same.
 
 Numbers come from a counter formula (SplitMix64 of port, seed and position), so that the same case is the same bits on
 every machine and can be drawn again without this package. `bell` approximates a normal distribution by the sum of four
@@ -10,42 +10,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from conformance.spec.case import Case, lengths, prefix_lengths
 from conformance.spec.expression import evaluate
-
-if TYPE_CHECKING:
-    from conformance.spec.operation import Operation, Port
+from conformance.spec.types import is_integer, largest, smallest_normal
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f64": np.dtype(np.float64),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "i16": np.dtype(np.int16),
-    "u8": np.dtype(np.uint8),
-}
-
-
-@cache
-def largest(dtype: np.dtype[Any]) -> float:
-    """Largest finite number of an element type."""
-    return float(ml_dtypes.finfo(dtype).max)
-
-
-@cache
-def smallest_normal(dtype: np.dtype[Any]) -> float:
-    """Smallest positive normal number of an element type."""
-    return float(ml_dtypes.finfo(dtype).smallest_normal)
+Of = Callable[[str], Any]  # the value of an expression over the axes of a port
 
 
 # Counter formula
@@ -83,8 +56,9 @@ class Draw:
     port: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    period: int  # tokens after which an aim's pattern starts again: the first attribute's value
-    tokens: Array | None  # token number of every row, int64 [N, rows]
+    period: int  # tokens after which an aim's pattern starts again: the block size
+    tokens: Array | None  # token number of every row, int64, over the leading axes
+    of: Of | None = None
 
     def unit(self, stream: int = 0) -> Array:
         """Uniform in [0, 1), float64, multiples of 2^-53."""
@@ -102,10 +76,19 @@ class Draw:
         values: Array = (total - 131070.0) * (1.7320508075688772 / 65536.0)
         return values.reshape(self.shape)
 
+    def number(self, text: int | float | str) -> Any:
+        """A parameter that may be an expression over the axes of the port, broadcastable to the shape."""
+        if not isinstance(text, str):
+            return text
+        value = np.asarray(self.of(text) if self.of else evaluate(text, {}))
+        return value.reshape(*value.shape, *(1,) * (len(self.shape) - value.ndim))
+
     def rows(self) -> Array:
         """Token number of every row, broadcastable to the shape; the row index where tokens have no number."""
-        if self.tokens is not None and len(self.shape) >= 2:
-            return self.tokens.reshape(*self.tokens.shape, *(1,) * (len(self.shape) - 2))
+        if self.tokens is not None:
+            return self.tokens.reshape(*self.tokens.shape, *(1,) * (len(self.shape) - self.tokens.ndim))
+        if not self.shape:
+            return np.zeros((), dtype=np.int64)
         axis = min(1, len(self.shape) - 1)
         return np.arange(self.shape[axis]).reshape(-1, *(1,) * (len(self.shape) - 1 - axis))
 
@@ -217,6 +200,64 @@ def rotary(
     return np.broadcast_to(_table(position * rate, part), draw.shape)
 
 
+def counts(draw: Draw, most: int | str = 4, least: int | str = 0) -> Array:
+    """Whole numbers from `least` to `most`, expressions over the axes of the port."""
+    low = np.broadcast_to(draw.number(least), draw.shape)
+    high = np.maximum(np.broadcast_to(draw.number(most), draw.shape), low)
+    values: Array = np.floor(low + draw.unit() * (high - low + 1))
+    return values
+
+
+def distinct(
+    draw: Draw, below: int | str = 8, count: int | str | None = None, pick: str = "random", order: str = "random"
+) -> Array:
+    """Different whole numbers from 0 to `below` - 1 along the last axis: `count` of them, all that fit by default.
+
+    `pick` says which ones (`random`, `first`, `last`), `order` how they are ordered (`random`, `ascending`,
+    `descending`). What does not fit is -1.
+    """
+    if pick not in ("random", "first", "last") or order not in ("random", "ascending", "descending"):
+        raise ValueError(
+            f"aim 'distinct' for {draw.port}: pick is random, first or last; order random, ascending, descending"
+        )
+    *lead, width = draw.shape
+    limit = _per_row(draw.number(below), lead)
+    taken = np.minimum(limit, width) if count is None else np.minimum(_per_row(draw.number(count), lead), limit)
+    taken = np.clip(taken, 0, width)
+    out = np.full((len(limit), width), -1.0)
+    most = int(limit.max(initial=0))
+    step = max(1, (1 << 22) // max(most, 1))
+    for start in range(0, len(limit) if width else 0, step):
+        rows = slice(start, start + step)
+        every, last = np.arange(most)[None, :], np.iinfo(np.int64).max
+        hidden = every >= limit[rows, None]
+        drawn = [
+            (counters(draw.seed, f"{draw.port}/{start}", hidden.size, n) >> np.uint64(1)).astype(np.int64)
+            for n in range(2)
+        ]
+        picks = {"random": drawn[0].reshape(hidden.shape), "first": every, "last": -every}
+        chosen = np.argsort(np.where(hidden, last, picks[pick]), axis=1, kind="stable")[:, :width]
+        beyond = np.arange(chosen.shape[1])[None, :] >= taken[rows, None]
+        mixed = np.take_along_axis(drawn[1].reshape(hidden.shape), chosen, 1)
+        orders = {"random": mixed, "ascending": chosen, "descending": -chosen}
+        within = np.argsort(np.where(beyond, last, orders[order]), axis=1, kind="stable")
+        out[rows, : chosen.shape[1]] = np.where(beyond, -1, np.take_along_axis(chosen, within, 1))
+    return out.reshape(draw.shape)
+
+
+def _per_row(value: Any, lead: Sequence[int]) -> Array:
+    """A number for every row: one for each element of the leading axes, in one line."""
+    numbers = np.asarray(value)
+    numbers = numbers[..., 0] if numbers.ndim > len(lead) else numbers
+    return np.broadcast_to(numbers, tuple(lead)).reshape(-1).astype(np.int64)
+
+
+def either(draw: Draw, where: int | str = 1, then: Any = 1, otherwise: Any = 0) -> Array:
+    """`then` where an expression over the axes of the port holds, else `otherwise`; both are numbers or aims."""
+    chosen = np.broadcast_to(np.asarray(draw.number(where), dtype=bool), draw.shape)
+    return np.where(chosen, *(fill(spec, draw)[0] for spec in (then, otherwise)))
+
+
 def _table(angle: Array, part: str) -> Array:
     cos, sin = np.cos(angle), np.sin(angle)
     parts = {"cos": (cos, cos), "sin": (sin, sin), "both": (cos, cos, sin, sin)}
@@ -227,81 +268,9 @@ AIMS: Mapping[str, Callable[..., Array]] = {
     f.__name__: f
     for f in (
         bell, uniform, integers, constant, ramp, choice, cancelling, split_cancelling, magnitudes, steps, subnormal,
-        near_largest, spikes, circle, rotary,
+        near_largest, spikes, circle, rotary, counts, distinct, either,
     )
 }  # fmt: skip
-
-
-# Arrays of a case
-
-
-@dataclass(frozen=True)
-class Poison:
-    """What stands in don't-care elements."""
-
-    kind: str
-
-    def values(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """NaN, huge numbers of either sign, or both in turn."""
-        top = largest(dtype)
-        pattern = {"nan": [np.nan], "huge": [top, -top], "zero": [0.0], "mixed": [np.nan, top, -top]}[self.kind]
-        out = np.empty(shape, dtype=dtype)
-        for place, value in enumerate(np.array(pattern).astype(dtype)):
-            out.reshape(-1)[place :: len(pattern)] = value
-        return out
-
-
-def inputs_of(case: Case, operation: Operation) -> dict[str, Array]:
-    """All ports of the single call, by contract name, fresh writable arrays in their types."""
-    total = lengths(case, operation)
-    attributes = operation.usable(case.attributes)
-    scalars = operation.scalars(attributes, case.dims)
-    rows = operation.per_sequence(scalars, total)
-    columns = operation.columns(rows)
-    symbols = {**scalars, **operation.totals_of(scalars, columns)}
-    period = int(next(iter(attributes.values())))
-    # Per-sequence symbols as columns against `row` along axis 1.
-    grid = symbols | {name: np.array(values, dtype=np.int64).reshape(-1, 1) for name, values in columns.items()}
-    arrays = {}
-    for port in operation.ports:
-        if port.name == operation.lengths:
-            arrays[port.name] = _length_array(case, total, case.dims[operation.tokens])
-        elif port.feature in case.disabled:
-            arrays[port.name] = np.zeros((0,), dtype=DTYPES[case.element_type])
-        else:
-            arrays[port.name] = _element_array(case, port, symbols, grid, period)
-    for name, change in case.change.items():
-        arrays[name] = _changed(arrays[name], change, case)
-    return arrays
-
-
-def _length_array(case: Case, total: tuple[int, ...], new: int) -> Array:
-    if case.length_shape == "one":
-        total = total[:1] or (new,)
-    return np.array(total, dtype=DTYPES[case.length_type])
-
-
-def _element_array(case: Case, port: Port, symbols: Mapping[str, Any], grid: Mapping[str, Any], period: int) -> Array:
-    dtype = DTYPES[case.element_type]
-    shape = tuple(int(evaluate(s, symbols)) for s in port.shape)
-    if port.token or port.reads:
-        grid = {**grid, "row": np.arange(shape[1])[None, :]}
-    tokens = evaluate(port.token, grid) if port.token else None
-    spec = case.data.get(port.name, port.aim)
-    values, given = fill(spec, Draw(case.seed, port.name, shape, dtype, period, tokens))
-    with np.errstate(over="ignore", invalid="ignore"):
-        array = np.ascontiguousarray(values).astype(dtype)
-    if port.reads:
-        _poison(array, ~np.broadcast_to(evaluate(port.reads, grid), shape[:2]), case.poison)
-    if given is not None:
-        _poison(array, ~given, case.poison)
-    return array
-
-
-def _poison(array: Array, where: Array, kind: str) -> None:
-    count = int(np.count_nonzero(where))
-    if count:
-        array[where] = Poison(kind).values((count, *array.shape[where.ndim :]), array.dtype)
 
 
 def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
@@ -319,13 +288,9 @@ def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
             raise ValueError(f"unknown aim '{name}' for {draw.port}; known: {', '.join(AIMS)}")
         try:
             values = aim(draw, **parameters)
-        except TypeError as error:
+        except (TypeError, ArithmeticError) as error:
             raise ValueError(f"aim '{name}' for {draw.port}: {str(error).partition('() ')[2] or error}") from None
-        if inject:
-            values = np.array(values)
-            for item in inject:
-                values[tuple(item["at"])] = item["value"]
-        return values, None
+        return _injected(values, inject, draw.port) if inject else values, None
     literal = np.array(spec, dtype=object)
     if literal.size == 0 and 0 in draw.shape:
         return np.zeros(draw.shape), None
@@ -334,40 +299,24 @@ def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
     if literal.shape != draw.shape:
         raise ValueError(f"{draw.port} needs values of shape {list(draw.shape)}, not {list(literal.shape)}")
     given = np.array([value is not None for value in literal.flat], dtype=bool).reshape(literal.shape)
-    return np.where(given, literal, 0.0).astype(np.float64), None if given.all() else given
+    try:
+        values = np.where(given, literal, 0).astype(np.int64 if is_integer(draw.dtype) else np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{draw.port} needs numbers of its type") from None
+    return values, None if given.all() else given
 
 
-def _changed(array: Array, change: Any, case: Case) -> Array:
-    if change.values is not None:
-        array = np.array(change.values, dtype=array.dtype)
-    if change.shape is not None:
-        array = np.resize(array, change.shape) if array.size else np.zeros(change.shape, dtype=array.dtype)
-    if change.type:
-        kind = change.type
-        if kind == "other":
-            kind = "f16" if case.element_type == "f32" else "f32"
-        with np.errstate(all="ignore"):
-            array = np.nan_to_num(array.astype(np.float64), posinf=0, neginf=0).clip(-100, 100).astype(DTYPES[kind])
-    return array
-
-
-# Streams
-
-
-def call_inputs(
-    whole: Mapping[str, Array], case: Case, operation: Operation, start: int, end: int, carried: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Inputs of the call that brings tokens start..end-1; `carried` replaces the ports that outputs feed."""
-    new = case.dims[operation.tokens]
-    inputs = {}
-    for port in operation.ports:
-        array = whole[port.name]
-        if port.name == operation.lengths:
-            array = _length_array(case, prefix_lengths(lengths(case, operation), new, end), end - start)
-        elif port.name in carried:
-            array = carried[port.name]
-        elif operation.tokens in port.shape and port.feature not in case.disabled:
-            axis = port.shape.index(operation.tokens)
-            array = np.ascontiguousarray(array[(slice(None),) * axis + (slice(start, end),)])
-        inputs[port.name] = array
-    return inputs
+def _injected(values: Array, inject: Any, port: str) -> Array:
+    """The values with single ones replaced."""
+    problem = (
+        f"'inject' for {port} is a list of {{at: [index, ...], value: number}} within the shape {list(values.shape)}"
+    )
+    values = np.array(values)
+    try:
+        for item in inject:
+            if set(item) != {"at", "value"}:
+                raise ValueError(problem)
+            values[tuple(int(i) for i in item["at"])] = item["value"]
+    except (TypeError, ValueError, IndexError):
+        raise ValueError(problem) from None
+    return values

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
-from conformance.errors import LibraryError, Place
+from conformance.errors import LibraryError, Place, nearest
 
 try:
     from yaml import CSafeLoader as _Base
@@ -125,3 +126,73 @@ def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Pla
     if isinstance(node, yaml.SequenceNode):
         return [_build(loader, item, (*keys, i), places) for i, item in enumerate(node.value)]
     return loader.construct_object(node)
+
+
+_STEP = re.compile(r"\[(\.\.\.|\d+)\]|([^.\[\]]+)")
+T = TypeVar("T")
+
+
+def convert(data: Any, kind: type[T], at: Callable[..., Place]) -> T:
+    """Plain data as a `kind`. Raises `LibraryError` with the place of what does not fit; `at` gives it for keys."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    message, _, path = text.partition(" - at `")
+    steps: list[Hashable] = []
+    node = data
+    for index, word in _STEP.findall(path.rstrip("`").lstrip("$")):
+        step: Hashable = int(index) if index.isdigit() else word or _culprit(data, steps, node, kind, text)
+        if step is None:
+            break
+        steps.append(step)
+        node = node[step]
+    hint = ""
+    if "unknown field" in message:
+        unknown = message.split("`")[1]
+        steps.append(unknown)
+        hint = nearest(unknown, _fields(kind)) if len(steps) == 1 else ""
+    raise LibraryError(_sentence(message) + hint, at(*steps)) from None
+
+
+def _culprit(data: Any, steps: Sequence[Hashable], node: Any, kind: Any, text: str) -> str | None:
+    """The key of a mapping whose value does not fit: msgspec does not name it, and fails again when it is alone."""
+    for key in node if isinstance(node, dict) else ():
+        try:
+            msgspec.convert(_replaced(data, steps, {key: node[key]}), kind)
+        except msgspec.ValidationError as error:
+            if str(error) == text:
+                return str(key)
+    return None
+
+
+def _replaced(data: Any, steps: Sequence[Hashable], value: Any) -> Any:
+    """Plain data with another value at the end of the steps."""
+    if not steps:
+        return value
+    first, rest = steps[0], steps[1:]
+    if isinstance(data, dict):
+        return {**data, first: _replaced(data[first], rest, value)}
+    return [_replaced(one, rest, value) if i == first else one for i, one in enumerate(data)]
+
+
+def _fields(kind: Any) -> list[str]:
+    return [one.encode_name for one in msgspec.structs.fields(kind)] if issubclass(kind, msgspec.Struct) else []
+
+
+WORDS = {
+    "int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "object": "a mapping",
+    "array": "a list", "null": "nothing",
+}  # fmt: skip
+
+
+def _sentence(message: str) -> str:
+    """What msgspec says, in the words of YAML."""
+    found = re.fullmatch(r"Expected `(.+)`, got `(.+)`", message)
+    if found:
+        wanted, got = ([WORDS.get(word, f"'{word}'") for word in part.split(" | ")] for part in found.groups())
+        return f"there must be {' or '.join(wanted)}, not {' or '.join(got)}"
+    message = (
+        message.replace("`", "'").replace("Object contains", "there is an").replace("Object missing", "there is no")
+    )
+    return message[:1].lower() + message[1:]
