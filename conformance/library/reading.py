@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.library import cache as library_cache
-from conformance.library.operations import DEFAULT, cases_root, load_operation
+from conformance.library.operations import DEFAULT, cases_root, folder_of, load_operation
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
