@@ -17,8 +17,8 @@ from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported, serve_only
-from conformance.spec.expression import evaluate, symbols_of
 from conformance.library.operations import cases_root, load_operation
+from conformance.spec.expression import evaluate, symbols_of
 from conformance.spec.types import ELEMENT_TYPES, LENGTH_TYPES, name_of
 
 if TYPE_CHECKING:
@@ -120,15 +120,15 @@ class Checker:
         value = plain(self.config.attributes.get(name, attribute.default))
         if isinstance(value, str):  # a default that follows from other attributes
             return True
-        return _fits(attribute, value) and (attribute.least is None or value >= attribute.least)
+        return attribute.fits(value) and (attribute.least is None or value >= attribute.least)
 
     @cached_property
     def scalars(self) -> dict[str, Any]:
         """The symbols that the configuration fixes: attributes in range, and 1 or 0 for a feature on or off."""
         operation, given = self.operation, {name: plain(v) for name, v in self.config.attributes.items()}
-        fit = {n: v for n, v in given.items() if n in operation.attributes and _fits(operation.attributes[n], v)}
+        fit = {n: v for n, v in given.items() if n in operation.attributes and operation.attributes[n].fits(v)}
         features = {name: int(name not in self.config.disabled) for name in operation.switchable}
-        return features | operation.scalars({n: a.default for n, a in operation.attributes.items()} | fit, {})
+        return features | operation.scalars(operation.attributes_of(fit), {})
 
     # Calls
 
@@ -163,15 +163,15 @@ class Checker:
     def _compiled(self, port: Port) -> Known:
         operation, config = self.operation, self.config
         kind = {"T": (config.element_type,), "I": (config.length_type,)}.get(port.type)
-        symbol = getattr(operation, "types", {}).get(port.type)
+        symbol = operation.types.get(port.type)
         types = kind or (symbol.choices if symbol else (port.type,))
-        forms = [port.shape, *getattr(port, "forms", {}).values(), *([(1,)] if port.name == operation.lengths else [])]
-        off = port.feature in _closed(operation, config.disabled)
+        forms = [port.shape, *port.forms.values(), *([(1,)] if port.name == operation.lengths else [])]
+        off = port.feature in operation.closed(sorted(config.disabled))
         return Known(
             port,
             types,
             off,
-            bool(getattr(port, "optional", False)),
+            port.optional,
             tuple(tuple(map(self._axis, form)) for form in forms),
         )
 
@@ -213,7 +213,7 @@ class Checker:
         names = {name: type_name(form[1]) for name, form in here.items()}
         wrong = [name for name, kind in names.items() if kind not in self._known[name].types]
         if not wrong:  # ports whose types are one choice have the first one's
-            for symbol in getattr(self.operation, "types", {}):
+            for symbol in self.operation.types:
                 same = [name for name in names if self._known[name].port.type == symbol]
                 wrong += [name for name in same if names[name] != names[same[0]]]
         if wrong:
@@ -290,7 +290,7 @@ class Checker:
             raise Rejected("attribute", "call", wrong)
 
     def _valid_beside(self, name: str, symbols: Mapping[str, Any]) -> bool:
-        valid = getattr(self.operation.attributes[name], "valid", "")
+        valid = self.operation.attributes[name].valid
         free = symbols_of(valid) - self.scalars.keys() if valid else frozenset()
         return not free or not free <= symbols.keys() or bool(evaluate(valid, symbols))
 
@@ -307,7 +307,7 @@ class Checker:
     def _of_sequences(self) -> tuple[Condition, ...]:
         """The conditions on every sequence: those in whose symbols the length stands, or what follows from it."""
         operation = self.operation
-        symbols = {getattr(operation, "length", "S"), *operation.symbols}
+        symbols = {operation.length, *operation.symbols}
         return tuple(c for c in operation.conditions if self._applies(c) and symbols_of(c.holds) & symbols)
 
     @cached_property
@@ -348,7 +348,7 @@ class Checker:
             yield condition, all(value if isinstance(value, bool) else bool(value.all()) for value in values)
 
     def _row(self, scalars: Mapping[str, Any], length: Any) -> dict[str, Any]:
-        row = {**scalars, getattr(self.operation, "length", "S"): length}
+        row = {**scalars, self.operation.length: length}
         for name, expression in self._needed:
             row[name] = evaluate(expression, row)
         return row
@@ -378,13 +378,3 @@ def _believed(values: Mapping[str, float]) -> float:
     counts = Counter(values.values())
     most = max(counts.values())
     return next(value for value in values.values() if counts[value] == most)
-
-
-def _fits(a: Any, v: Any) -> bool:
-    if a.type == "boolean":
-        return isinstance(v, bool)
-    return isinstance(v, int if a.type == "integer" else int | float) and not isinstance(v, bool)
-
-
-def _closed(operation: Any, disabled: Any) -> Any:
-    return operation.closed(sorted(disabled)) if hasattr(operation, "closed") else disabled

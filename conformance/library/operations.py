@@ -165,7 +165,9 @@ def _names(operation: Operation) -> Iterator[Problem]:
     for i, condition in enumerate(operation.conditions):
         here = ("conditions", i)
         yield from known((*here, "names"), condition.names, [*ports, *operation.attributes], "a port or an attribute")
-        yield from known((*here, "when"), [condition.when] if condition.when else [], list(operation.features), a_feature)
+        yield from known(
+            (*here, "when"), [condition.when] if condition.when else [], list(operation.features), a_feature
+        )
     for i, filling in enumerate(operation.draws.fillings):
         yield from known(("draws", "fillings", i, "ports"), filling.ports, ports, a_port)
     for i, relation in enumerate(operation.relations):
