@@ -133,7 +133,7 @@ def test_a_fault_is_killed_by_cases_of_its_topic(library, fault, topic, word):
     trial = Trial(library.operation)
     entry = catalogue.find("fault", fault)
     cases = [case for case in library.cases if case.topic == topic and word in case.id][:40]
-    assert any(killed(trial.run(entry, case)) for case in cases)
+    assert any(killed(trial.run(entry, case), entry, library.operation) for case in cases)
 
 
 def test_the_reference_is_killed_by_nothing(library):
@@ -149,7 +149,7 @@ def test_a_variant_conforms_in_every_type(library, small, variant):
     for case in small.cases:
         for one in matrix.in_all_types(case):
             outcome = trial.run(variant, one)
-            assert not killed(outcome), (one.id, outcome.reason)
+            assert not killed(outcome, variant, library.operation), (one.id, outcome.reason)
 
 
 @pytest.mark.parametrize("entry", [*FAULTS, *VARIANTS], ids=lambda entry: entry.connect)

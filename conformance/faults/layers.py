@@ -34,7 +34,7 @@ def _killed(trial: Trial, faults: Sequence[Entry], cases: Iterable[Case]) -> set
     alive = {fault.id: fault for fault in faults}
     for case in cases:
         for fault in list(alive.values()):
-            if killed(trial.run(fault, case)):
+            if killed(trial.run(fault, case), fault, trial.operation):
                 del alive[fault.id]
     return {fault.id for fault in faults} - alive.keys()
 

@@ -231,7 +231,7 @@ class Worker:
         claimed = [number for number in order if fault.id in cases[number].kills]
         proven = [number for number, _ in self.proven.most_common(PROVEN)]
         for number in dict.fromkeys([*claimed, *proven, *order]):
-            if killed(self.trial.run(fault, cases[number])):
+            if killed(self.trial.run(fault, cases[number]), fault, self.trial.operation):
                 self.proven[number] += 1
                 return [number]
         return []
@@ -242,7 +242,7 @@ class Worker:
         for number in task.cases:
             case = self.library.cases[number]
             for fault in faults:
-                if killed(self.trial.run(fault, case)):
+                if killed(self.trial.run(fault, case), fault, self.trial.operation):
                     found.kills.setdefault(fault.id, []).append(number)
         return found
 
@@ -260,7 +260,7 @@ class Worker:
         return found
 
     def _note(self, found: Found, variant: Entry, case: Case, outcome: Outcome) -> None:
-        if killed(outcome):
+        if killed(outcome, variant, self.trial.operation):
             alarm = Alarm(case.id, outcome.status, outcome.where, outcome.reason)
             found.alarms.setdefault(variant.id, []).append(alarm)
         mine = found.headroom.setdefault(variant.id, {})

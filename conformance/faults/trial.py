@@ -126,6 +126,12 @@ def size(case: Case) -> int:
     return product
 
 
-def killed(outcome: Outcome) -> bool:
-    """Whether an outcome shows an implementation to be wrong: a warning does not."""
-    return outcome.status in ("fail", "error")
+def killed(outcome: Outcome, fault: Entry, operation: Operation) -> bool:
+    """Whether an outcome shows a fault to be one.
+
+    A warning does not, unless the fault breaks nothing but recommended clauses, and it is of one of them.
+    """
+    if outcome.status in ("fail", "error"):
+        return True
+    recommended = all(operation.clause[clause].level == "recommended" for clause in fault.clauses)
+    return outcome.status == "quality-warning" and recommended and outcome.clause in fault.clauses

@@ -299,7 +299,7 @@ class Generator:
         if broken is None:
             return None
         return msgspec.structs.replace(
-            base,
+            self._room_for(base, broken.attributes),
             says=f"A valid call but for one rule that is broken: {rule.id}.",
             clauses=(rule.clause,),
             level=operation.clause[rule.clause].level,
@@ -310,6 +310,20 @@ class Generator:
             audits=(),
             refusal=due(rule),
         )
+
+    def _room_for(self, base: Case, spoilt: Mapping[str, Scalar]) -> Case:
+        """The case with dimensions that suit a spoilt attribute, so that nothing else is wrong with the call."""
+        operation = self.operation
+        if not spoilt:
+            return base
+        scalars = operation.scalars(operation.usable({**base.attributes, **spoilt}), base.dims)
+        columns = operation.columns(operation.per_sequence(scalars, lengths(base, operation)))
+        due = {
+            name: int(evaluate(dim.default, {**scalars, **columns}))
+            for name, dim in operation.dims.items()
+            if dim.draw and isinstance(dim.default, str)
+        }
+        return msgspec.structs.replace(base, dims={name: max(n, due.get(name, n)) for name, n in base.dims.items()})
 
 
 def _ranged(below: Below, span: Range, symbols: Mapping[str, Any], *, plain: bool = False) -> int:

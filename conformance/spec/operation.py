@@ -38,7 +38,9 @@ class Attribute(Strict, frozen=True):
     """An attribute: its symbol in expressions, type, smallest allowed value and default.
 
     Defaults and drawn values may use the attributes that stand before; `valid`, a condition besides `least`, all
-    attributes and dimensions.
+    attributes and dimensions. `shapes` is the smallest value with which shapes can be worked out, where that is below
+    the allowed ones: a refused value from there on is handed tensors of its own shapes, so that nothing else is wrong
+    with the call.
     """
 
     symbol: str
@@ -46,6 +48,7 @@ class Attribute(Strict, frozen=True):
     default: Number
     says: str
     least: Scalar | None = None  # numbers have one, truth values have none
+    shapes: Scalar | None = None
     valid: str = ""
     draw: tuple[Number, ...] = ()  # values of generated cases
 
@@ -54,6 +57,11 @@ class Attribute(Strict, frozen=True):
         if self.type == "boolean":
             return isinstance(value, bool)
         return isinstance(value, int if self.type == "integer" else int | float) and not isinstance(value, bool)
+
+    @property
+    def least_with_shapes(self) -> Scalar | None:
+        """The smallest value with which shapes can be worked out."""
+        return self.least if self.shapes is None else self.shapes
 
 
 class Range(Strict, frozen=True):
@@ -411,10 +419,10 @@ class Operation(Strict, frozen=True, dict=True):
         return values
 
     def usable(self, attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """The attributes with those out of range replaced by their defaults, to work out shapes with."""
+        """The attributes with those that no shapes follow from replaced by their defaults."""
         kept = {}
         for name, value in attributes.items():
-            least = self.attributes[name].least
+            least = self.attributes[name].least_with_shapes
             if least is None or value >= least:
                 kept[name] = value
         return dict(attributes) if len(kept) == len(attributes) else self.attributes_of(kept)

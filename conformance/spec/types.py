@@ -21,13 +21,15 @@ NUMPY_NAMES = {
     "i32": "int32",
     "i64": "int64",
     "i16": "int16",
+    "i8": "int8",
     "u8": "uint8",
+    "u16": "uint16",
     "u32": "uint32",
     "u64": "uint64",
     "bool": "bool",
 }
 TENSOR_TYPES = tuple(NUMPY_NAMES)
-INTEGER_TYPES = ("i32", "i64", "i16", "u8", "u32", "u64", "bool")
+INTEGER_TYPES = ("i32", "i64", "i16", "i8", "u8", "u16", "u32", "u64", "bool")
 
 
 @cache

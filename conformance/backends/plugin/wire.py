@@ -29,7 +29,7 @@ INLINE = 64 << 10  # bytes up to which tensors stand in the message itself
 Id = Annotated[int, Meta(ge=0, description="Number of the request; its answer carries the same.")]
 SessionNumber = Annotated[int, Meta(ge=0, description="Chosen by the suite at `prepare`; not used again later.")]
 ElementType = Literal["f32", "f16", "bf16"]
-TensorType = Literal["f32", "f16", "bf16", "f64", "i32", "i64", "i16", "u8", "u32", "u64", "bool"]
+TensorType = Literal["f32", "f16", "bf16", "f64", "i32", "i64", "i16", "i8", "u8", "u16", "u32", "u64", "bool"]
 Value = Annotated[
     bool | int | float | Literal["nan", "inf", "-inf"],
     Meta(description="What JSON has no number for is written as a word."),

@@ -5,7 +5,10 @@ from importlib import import_module
 from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.qsa_prepare.planting import Planted as backend  # noqa: N813  a function to the catalogue
 
-TOPICS = ("blocks", "state", "pooling", "rotation", "batch", "shapes", "runtime", "admission", "variants", "orders")
+TOPICS = (
+    "blocks", "state", "pooling", "rotation", "batch", "shapes", "sizes", "numbers", "runtime", "layouts", "keeping",
+    "overlap", "admission", "checks", "variants", "orders",
+)  # fmt: skip
 
 for topic in TOPICS:
     import_module(f"{__name__}.{topic}")
