@@ -313,17 +313,16 @@ class Generator:
 
     def _room_for(self, base: Case, spoilt: Mapping[str, Scalar]) -> Case:
         """The case with dimensions that suit a spoilt attribute, so that nothing else is wrong with the call."""
-        operation = self.operation
         if not spoilt:
             return base
-        scalars = operation.scalars(operation.usable({**base.attributes, **spoilt}), base.dims)
-        columns = operation.columns(operation.per_sequence(scalars, lengths(base, operation)))
-        due = {
-            name: int(evaluate(dim.default, {**scalars, **columns}))
-            for name, dim in operation.dims.items()
-            if dim.draw and isinstance(dim.default, str)
+        wanted = msgspec.structs.replace(base, attributes={**base.attributes, **spoilt})
+        known = Geometry(wanted, self.operation)
+        least = {
+            name: whole(dim.default, known.symbols)
+            for name, dim in self.operation.dims.items()
+            if dim.follows and dim.draw
         }
-        return msgspec.structs.replace(base, dims={name: max(n, due.get(name, n)) for name, n in base.dims.items()})
+        return msgspec.structs.replace(base, dims={name: max(n, least.get(name, n)) for name, n in base.dims.items()})
 
 
 def _ranged(below: Below, span: Range, symbols: Mapping[str, Any], *, plain: bool = False) -> int:
