@@ -493,8 +493,7 @@ def test_without_the_native_operation() -> None:
 
 
 def test_the_native_adapter_on_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stand_in(*arguments: Any) -> QSAPrepare:
-        *ports, key_block_size, epsilon = arguments
+    def stand_in(*ports: Any, key_block_size: int, epsilon: float = 1e-6) -> QSAPrepare:
         assert len(ports) == 8
         return QSAPrepare(ports, key_block_size, epsilon)
 
@@ -507,7 +506,7 @@ def test_the_native_adapter_on_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_native_adapter_declares_the_outputs_that_the_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openvino.opset17, "qsa_prepare", lambda *given: ops.relu(given[1]), raising=False)
+    monkeypatch.setattr(openvino.opset17, "qsa_prepare", lambda *ports, **attributes: ops.relu(ports[1]), raising=False)
     native = OpenVINONative()
     assert native.describe().outputs == ("block_index_keys",)
     of = config(2, "rope", "norm")

@@ -190,6 +190,10 @@ class Checker:
         """The type of a port; the first of those that it may have."""
         return self._known[name].types[0]
 
+    def ranks(self, name: str) -> set[int]:
+        """The numbers of dimensions that a port may have."""
+        return {len(form) for form in self._known[name].forms}
+
     def is_off(self, name: str) -> bool:
         """Whether a port is switched off."""
         return self._known[name].off

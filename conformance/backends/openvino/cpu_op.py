@@ -179,7 +179,7 @@ class CpuOpSession:
         self._whole = tuple(i for i, port in enumerate(ports) if port.type not in ("T", *ELEMENT_TYPES))
         self._expected = tuple(
             None
-            if checker.is_off(port.name) and getattr(port, "optional", False)
+            if checker.is_off(port.name) and port.optional
             else (checker.type_of(port.name), (0,) if checker.is_off(port.name) else (-1,) * len(port.shape))
             for port in ports
         )

@@ -6,9 +6,7 @@ OpenVINO IR. Every model goes through IR before it is compiled.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -16,6 +14,7 @@ import numpy as np
 import openvino
 
 from conformance.backends import refusals
+from conformance.backends.openvino.python_op import through_ir
 from conformance.backends.openvino.runtime import URL, CompiledSession, Device, model_of, port_nodes
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
 from conformance.backends.qsa_prepare import OPERATION
@@ -65,14 +64,6 @@ def build_model(checker: Checker) -> openvino.Model:
         epsilon=float(config.attributes.get("epsilon", DEFAULT_EPSILON)),
     )
     return model_of(ports, operation.outputs(), OUTPUTS, OPERATION)
-
-
-def through_ir(core: openvino.Core, model: openvino.Model) -> openvino.Model:
-    """The model written as OpenVINO IR and read back; `core` knows the operation as an extension."""
-    with tempfile.TemporaryDirectory() as folder:
-        xml, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
-        openvino.serialize(model, xml, weights)
-        return core.read_model(xml.read_bytes(), weights.read_bytes())
 
 
 class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable types

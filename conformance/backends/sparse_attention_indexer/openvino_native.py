@@ -1,0 +1,15 @@
+"""OpenVINO's own SparseAttentionIndexer (connect string ``openvino-native[:DEVICE]``), where OpenVINO has it."""
+
+from __future__ import annotations
+
+from conformance.backends.openvino import native_op
+from conformance.backends.sparse_attention_indexer import OPERATION
+
+FACTORY = "sparse_attention_indexer"
+
+
+class OpenVINONative(native_op.OpenVINONative):
+    """`openvino.opset17.sparse_attention_indexer` as the implementation under test."""
+
+    def __init__(self, device: str = "CPU") -> None:
+        super().__init__(OPERATION, FACTORY, device)
