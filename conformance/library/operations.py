@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import LibraryError, UsageError, nearest
-from conformance.spec.expression import FUNCTIONS, ExpressionError, evaluate, symbols_of
+from conformance.spec.expression import FUNCTIONS, ExpressionError, evaluate, gathered_by, symbols_of
 from conformance.spec.operation import ELEMENT, LENGTH, Number, Operation, Tensor
 from conformance.spec.types import TENSOR_TYPES
 
@@ -216,7 +216,7 @@ def _tensors(operation: Operation) -> Iterator[Problem]:
             text = getattr(port, key)
             if text and (problem := _unknown(text, known)):
                 yield ("ports", i, key), problem
-            for name in (symbols_of(text) & operation.counted) if text else ():
+            for name in ((symbols_of(text) & operation.counted) - gathered_by(text)) if text else ():
                 if missing := _unlaid(operation.port[name], port):
                     yield ("ports", i, key), f"'{text}': {name} has an axis '{missing}' that {port.name} has not"
         if port.optional and not port.feature:

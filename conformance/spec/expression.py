@@ -76,8 +76,24 @@ def _not(value: Any) -> Any:
     return not value if isinstance(value, bool) else ~value
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {"max": _greatest, "min": _least, "top": _top, "where": _where}
-ARGUMENTS = {"max": 2, "min": 2, "top": 1, "where": 3}
+def _among(numbers: Any, entries: Any, counts: Any) -> Any:
+    """Whether a number is one of the first `counts` of the entries of some row, in the same sequence."""
+    import numpy as np
+
+    numbers, entries = np.asarray(numbers), np.asarray(entries)
+    most = int(numbers.max(initial=-1)) + 1
+    listed = (np.arange(entries.shape[-1]) < np.asarray(counts)[..., None]) & (entries >= 0) & (entries < most)
+    table = np.zeros((len(entries), max(most, 1)), dtype=bool)
+    table[np.nonzero(listed)[0], entries[listed]] = True
+    sequence = np.arange(len(entries)).reshape(-1, *(1,) * (numbers.ndim - 1))
+    return table[sequence, np.maximum(numbers, 0)] & (numbers >= 0)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "max": _greatest, "min": _least, "top": _top, "where": _where, "among": _among,
+}  # fmt: skip
+ARGUMENTS = {"max": 2, "min": 2, "top": 1, "where": 3, "among": 3}
+GATHERED = {"among": (1, 2)}  # arguments that are the values of a port as they are, not laid along any axes
 _GLOBALS = {"__builtins__": {}, "_power": _power, "_not": _not, **FUNCTIONS}
 
 
@@ -170,6 +186,15 @@ def whole(text: str | int | float, symbols: Mapping[str, Any]) -> int:
     if isinstance(text, bool):
         raise ExpressionError(f"'{text}' is a truth value, not a whole number")
     return number
+
+
+@lru_cache(maxsize=1024)
+def gathered_by(text: str) -> frozenset[str]:
+    """The symbols that an expression takes the values of as they are, as arguments of `among`."""
+    _compiled(text)
+    calls = [node for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Call)]
+    arguments = [c.args[i] for c in calls if isinstance(c.func, ast.Name) for i in GATHERED.get(c.func.id, ())]
+    return frozenset(node.id for node in arguments if isinstance(node, ast.Name))
 
 
 def symbols_of(text: str | int | float) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from conformance.spec.case import Case, lengths, new_tokens
-from conformance.spec.expression import evaluate, symbols_of, whole
+from conformance.spec.expression import evaluate, gathered_by, symbols_of, whole
 from conformance.spec.operation import Number, Operation, Tensor
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ class Geometry:
             axis = described.axis(name)
             if axis is not None and axis < len(shape):
                 axes[name] = axis
-        counted = {name: self.operation.port[name] for name in names & values.keys()}
+        gathered = gathered_by(text) & values.keys()
+        counted = {name: self.operation.port[name] for name in (names & values.keys()) - gathered}
         placed = {name: _placed(port, described) for name, port in counted.items()}
         lead = bool(described.shape) and described.shape[0] == batch
         depth = max([int(lead), *(a + 1 for a in axes.values()), *(a + 1 for p in placed.values() for a in p)])
@@ -173,6 +174,7 @@ class Geometry:
                 known[name] = self.grid[name].reshape(-1, *(1,) * (depth - 1))
         for name, axis in axes.items():
             known[name] = np.arange(shape[axis]).reshape(-1, *(1,) * (depth - 1 - axis))
+        known |= {name: values[name] for name in gathered}
         for name, places in placed.items():
             sizes = dict(zip(places, values[name].shape, strict=True))
             known[name] = values[name].reshape([sizes.get(axis, 1) for axis in range(depth)])

@@ -16,12 +16,15 @@ from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Port
 from conformance.spec.types import dtype, is_integer, largest
 
+LOUD = 1000.0  # much larger than what stands in elements that are read, and far from the largest number
+
 
 @dataclass(frozen=True)
 class Poison:
-    """What stands in don't-care elements."""
+    """What stands in don't-care elements; `finite`, of a port in which only finite numbers have no effect."""
 
     kind: str
+    finite: bool = False
 
     def values(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
         """NaN, huge numbers of either sign, or both in turn; whole numbers that are no index, or one of another row."""
@@ -33,6 +36,8 @@ class Poison:
         else:
             top = largest(kind)
             pattern = {"nan": [np.nan], "huge": [top, -top], "zero": [0.0], "mixed": [np.nan, top, -top]}[self.kind]
+            if self.finite and self.kind in ("nan", "mixed"):
+                pattern = [LOUD, -LOUD]
         out = np.empty(shape, dtype=kind)
         for place, value in enumerate(np.array(pattern).astype(kind)):
             out.reshape(-1)[place :: len(pattern)] = value
@@ -121,16 +126,16 @@ def _filled(port: Port, known: Geometry, others: Mapping[str, Array]) -> Array:
     array = array.reshape(shape)  # a contiguous array has an axis at least
     read = known.read(port, shape, values)
     if read is not None:
-        _poison(array, ~read, case.poison)
+        _poison(array, ~read, Poison(case.poison, port.finite))
     if given is not None:
-        _poison(array, ~given, case.poison)
+        _poison(array, ~given, Poison(case.poison, port.finite))
     return array
 
 
-def _poison(array: Array, where: Array, kind: str) -> None:
+def _poison(array: Array, where: Array, poison: Poison) -> None:
     count = int(np.count_nonzero(where))
     if count:
-        array[where] = Poison(kind).values((count, *array.shape[where.ndim :]), array.dtype)
+        array[where] = poison.values((count, *array.shape[where.ndim :]), array.dtype)
 
 
 def _changed(array: Array, change: Change, case: Case) -> Array:

@@ -140,6 +140,7 @@ class Port(Tensor, frozen=True, kw_only=True):
     forms: dict[str, tuple[Number, ...]] = {}
     token: str = ""  # token number of a row
     reads: str = ""  # mask of the elements that can have an effect; all when empty
+    finite: bool = False  # only finite numbers in the others have no effect
     aim: dict[str, Any] = {}
 
 
