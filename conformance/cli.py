@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 import click
 
 from conformance import __version__
 from conformance.errors import BackendError, UsageError
 
+UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
 # verb: (module below conformance.commands, one line for the help)
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run the library on one or more backends and print the matrix."),
@@ -75,22 +80,96 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point: exit 0 as expected, 1 not, 2 usage, 3 backend unusable, 4 incomplete."""
     from conformance.backends.protocol import Unsupported
 
+    if sys.stdout is None:  # closed by whoever started this: files opened later would take its place
+        fail("standard output is closed, so that nothing could be said")
+        sys.exit(2)
     try:
-        code = cli.main(arguments, standalone_mode=False)
+        with harmless_output():
+            code = cli.main(arguments, standalone_mode=False)
+            sys.stdout.flush()
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError, ValueError):
+            click.echo(harmless(f"{usage_of(error)}Error: {error.format_message()}"), err=True)
         code = 2
     except Unsupported as error:
-        click.echo(f"error: backend cannot be used here: {error}", err=True)
+        fail(f"backend cannot be used here: {error}")
         code = 3
     except (UsageError, BackendError) as error:
-        click.echo(f"error: {error}", err=True)
+        fail(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        sys.stderr.close()
+        lose_output()
         code = 141
+    except OSError as error:
+        if error.filename is None and error.errno not in UNWRITABLE:
+            raise
+        where = f"{error.filename}: " if error.filename else "standard output cannot be written: "
+        lose_output()
+        fail(f"{where}{error.strerror or error}")
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def usage_of(error: click.ClickException) -> str:
+    """How the command is called, where an error is about that."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n\n" if context else ""
+
+
+def fail(text: str) -> None:
+    """One sentence on the error stream, if there is one."""
+    with suppress(OSError, ValueError):
+        click.echo(f"error: {harmless(text)}", err=True)
+
+
+def harmless(text: str) -> str:
+    """The text without what a terminal would act on, cut to what can be read."""
+    from conformance.reporting.plain import clean, cut
+
+    return cut(clean(text), 4_000)
+
+
+def lose_output() -> None:
+    """Nothing more is written to standard output, also not what is still in its buffer when the process ends."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def harmless_output() -> Iterator[None]:
+    """Whatever is printed, by us or by a plug-in in this process, is without control characters.
+
+    Verbs clean what they show; this is for what a verb forgot.
+    """
+    real = sys.stdout
+    sys.stdout = cast(TextIO, _Harmless(real))
+    try:
+        yield
+    finally:
+        sys.stdout = real
+
+
+class _Harmless:
+    """A text stream in front of another."""
+
+    def __init__(self, real: TextIO) -> None:
+        self._real = real
+
+    def write(self, text: str) -> int:
+        if text.isprintable():
+            return self._real.write(text)
+        from conformance.reporting.plain import clean
+
+        self._real.write(clean(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)

@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from conformance.commands.options import POSITIVE
+
 
 @click.group("backend")
 def command() -> None:
@@ -17,7 +19,7 @@ def command() -> None:
 @click.argument("connect")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     default=10.0,
     metavar="SECONDS",
     show_default=True,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import click
 
+from conformance.commands.options import POSITIVE
+
 
 @click.command("diagnose")
 @click.option("-b", "--backend", "connect", required=True, metavar="CONNECT", help="Backend to diagnose.")
 @click.option("--case", "ids", multiple=True, metavar="ID", help="A case that fails, besides the probes; repeatable.")
-@click.option("--seconds", type=float, default=120, show_default=True, help="Time for trying suspects.")
+@click.option("--seconds", type=POSITIVE, default=120, show_default=True, help="Time for trying suspects.")
 def command(connect: str, ids: tuple[str, ...], seconds: float) -> int:
     """Run the fewest cases that tell all known mistakes apart, then say which of them the backend makes.
 
     Exit code 0 when nothing fails, 1 when something does, explained or not.
     """
     from conformance.backends.connect import usable
-    from conformance.commands.run import steps
     from conformance.failures.diagnose import diagnose, followed_readings, probes, small_cases
     from conformance.library.reading import load_library
+    from conformance.reporting.progress import steps
 
     library = load_library()
     failing = [library.find(name) for name in ids]

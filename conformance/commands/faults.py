@@ -59,9 +59,9 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
 
 def work_out() -> int:
     """The discriminating set for `diagnose`, worked out again."""
-    from conformance.commands.run import steps
     from conformance.failures.diagnose import probes_path, work_out_probes
     from conformance.library.reading import load_library
+    from conformance.reporting.progress import steps
 
     library = load_library()
     with steps("finding probes") as advance:

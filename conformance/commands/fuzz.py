@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.commands.options import isolation_options, reading_options
+from conformance.commands.options import POSITIVE, isolation_options, reading_options
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend, BackendInfo
@@ -41,7 +41,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 @click.command("fuzz")
 @click.option("-b", "--backend", "connect", required=True, metavar="CONNECT", help="Backend to run.")
 @click.option("--examples", type=click.IntRange(1), metavar="N", help=f"Examples to run [{EXAMPLES}].")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Time to go on for instead.")
+@click.option("--seconds", type=POSITIVE, metavar="S", help="Time to go on for instead.")
 @click.option("--seed", type=click.IntRange(0), metavar="K", help="The same seed gives the same examples [drawn].")
 @click.option("--keep-going", is_flag=True, help="Go on after the first failure.")
 @click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only the I-th of N parts.")
@@ -174,8 +174,8 @@ def explanations(library: Library, campaign: Campaign, performer: Performer, led
     failing = [finding.example.case for finding in ledger.findings if not finding.example.outcome.lost]
     if not failing or performer.backend is None or campaign.readings:
         return {}
-    from conformance.commands.run import steps
     from conformance.failures.diagnose import diagnose
+    from conformance.reporting.progress import steps
 
     with steps("looking for the mistake") as advance:
         result = diagnose(library, performer.backend, performer.info, failing, seconds=EXPLANATION, advance=advance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -9,6 +10,23 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
+
+
+class Positive(click.FloatRange):
+    """A number above 0, and a finite one: `nan` seconds would never be over."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+POSITIVE = Positive()
+MOST_MEMORY = 1 << 40  # MiB, far beyond any machine and within 64 bits as bytes
 
 
 def selection_options(function: Command) -> Command:
@@ -50,7 +68,7 @@ def isolation_options(function: Command) -> Command:
         click.option("--jobs", type=click.IntRange(1), default=1, metavar="J", help="Worker processes side by side."),
         click.option(
             "--time-limit",
-            type=click.FloatRange(0, min_open=True),
+            type=POSITIVE,
             default=60.0,
             metavar="SECONDS",
             show_default=True,
@@ -58,7 +76,7 @@ def isolation_options(function: Command) -> Command:
         ),
         click.option(
             "--memory-limit",
-            type=click.IntRange(1),
+            type=click.IntRange(1, MOST_MEMORY),
             default=4096,
             metavar="MIB",
             show_default=True,

@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from conformance.backends.protocol import close
-from conformance.commands.run import steps
+from conformance.commands.options import POSITIVE
 from conformance.errors import UsageError
 from conformance.library.reading import load_library
 from conformance.record.log import Log, LogWriter, PerfRecord, file_name, read_log
+from conformance.reporting.progress import steps
 from conformance.reporting.timings import timings
 from conformance.timing import perf
 from conformance.timing.workloads import Workload, bytes_to_move, choose, load_workloads
@@ -29,9 +30,9 @@ SECONDS = 2.0  # for a workload, all backends together
 @click.option("--quick", is_flag=True, help="Only the small workloads.")
 @click.option("--list", "listing", is_flag=True, help="List the workloads and leave.")
 @click.option("--threads", type=click.IntRange(1), default=None, metavar="T", help="CPUs to use; all by default.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=SECONDS, show_default=True,
+@click.option("--seconds", type=POSITIVE, default=SECONDS, show_default=True,
               help="Time for a workload, all backends together.")  # fmt: skip
-@click.option("--noise-limit", type=click.FloatRange(0, min_open=True), default=perf.NOISE, show_default=True,
+@click.option("--noise-limit", type=POSITIVE, default=perf.NOISE, show_default=True,
               help="Interquartile range over median beyond which no number is given.")  # fmt: skip
 @click.option("--conformance", "logs", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="LOG",
               help="Log of a complete run, instead of a quick run before timing; repeatable.")  # fmt: skip

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
+from conformance.backends.connect import usable
 from conformance.backends.embedded import names
-from conformance.backends.protocol import Unsupported
+from conformance.backends.protocol import Unsupported, close
 from conformance.commands.options import isolation_options, reading_options, selection_options
-from conformance.errors import BackendError, UsageError
+from conformance.errors import BackendError, UsageError, plural
 from conformance.judging.engine import Outcome
 from conformance.library.reading import Library, load_library
 from conformance.library.selection import select
+from conformance.record import latest
 from conformance.record.expectations import find
 from conformance.record.log import Log, file_name, read_log
 from conformance.record.recorded import cases_of
 from conformance.reporting import table
-from conformance.reporting.groups import SHOWN_GROUPS
+from conformance.reporting.annotations import github
+from conformance.reporting.groups import SHOWN_GROUPS, groups
+from conformance.reporting.plain import clean, line
+from conformance.reporting.progress import progress, steps
 from conformance.running.isolation import Isolation, Running, running
 from conformance.running.resume import check_same, take_up
 from conformance.running.run import Plan, execute
@@ -34,7 +38,7 @@ from conformance.running.run import Plan, execute
 @selection_options
 @reading_options
 @isolation_options
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the logs.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the logs; none is overwritten.")
 @click.option(
     "--expectations",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -45,9 +49,15 @@ from conformance.running.run import Plan, execute
               help="Finish an interrupted run; repeatable.")  # fmt: skip
 @click.option("--from-log", type=click.Path(path_type=Path, dir_okay=False), metavar="LOG",
               help="Run the cases of a log; -b and --reading are as there unless given.")  # fmt: skip
+@click.option("--lf", "last_failed", is_flag=True, help="Run what failed in the latest run; everything if nothing did.")
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop a backend at its first failure.")
+@click.option("--pdb", "debug", is_flag=True, help="Debug the first failing case where it goes wrong.")
+@click.option("--allow-incomplete", is_flag=True, help="Exit with 0, not 4, when what was run passes.")
 @click.option("--diagnosis/--no-diagnosis", default=True, help="Say which known mistake failures look like.")
-@click.option("--show", type=int, default=SHOWN_GROUPS, show_default=True, help="Groups of failures to print in full.")
+@click.option("--show", type=click.IntRange(0), default=SHOWN_GROUPS, show_default=True,
+              help="Groups of failures to print in full.")  # fmt: skip
+@click.option("--output-format", type=click.Choice(["text", "github"]), default="text", show_default=True,
+              help="Besides the text, annotations of GitHub Actions.")  # fmt: skip
 def command(
     backends: tuple[str, ...],
     expression: str,
@@ -61,16 +71,24 @@ def command(
     expectations: Path | None,
     resume: tuple[Path, ...],
     from_log: Path | None,
+    last_failed: bool,
     fail_fast: bool,
+    debug: bool,
+    allow_incomplete: bool,
     diagnosis: bool,
     show: int,
+    output_format: str,
 ) -> int:
-    """Run the library and print clauses by backends, then the failures.
+    """Run the library; print clauses by backends, and at the end the verdict, the failures by cause, the next command.
 
-    Without -b every backend that this machine can run is run. Exit code 0: all conformant or, with expectations, as
-    expected; 1: not; 2: wrong usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
+    Without -b every backend that this machine can run is run. One case, by --case on its own, is shown close up: the
+    call that goes wrong, its inputs, what came back and what was due.
+
+    Exit code 0: all conformant, wholly or in part (PARTIAL), or, with expectations, as expected; 1: not; 2: wrong
+    usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
     """
     library = source = load_library()
+    check_folder(output)
     filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
     filters = {key: value for key, value in filters.items() if value}
     filters |= {"--quick": "yes"} if quick else {}
@@ -78,7 +96,7 @@ def command(
     filters |= {"--from-log": str(from_log.absolute())} if from_log else {}
     tasks: list[tuple[Plan, Path | None, Log | None]]
     if resume:
-        if backends or filters or readings or output:
+        if backends or filters or readings or output or last_failed:
             raise UsageError("--resume takes backend, filters and readings from the log; give it without them")
         tasks = [(plan, path, log) for path in resume for plan, log in [take_up(path, library)]]
     else:
@@ -86,11 +104,15 @@ def command(
             source, head = cases_of(from_log, library), read_log(from_log).header
             backends, readings = backends or (head.backend.connect,), readings or head.readings
         chosen = select(source, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
-        connects = backends or names(library.operation.operation)
+        served = library.operation.operation
+        connects = backends or (latest.connects(served)[:1] if last_failed else ()) or names(served)
         plans = [Plan(text, chosen, not filters, filters, readings) for text in connects]
+        plans = [failed_lately(plan, served) for plan in plans] if last_failed else plans
         tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
     if expectations and len(tasks) != 1:
         raise UsageError("--expectations is about one backend; name it with -b")
+    if debug and (isolation.workers or len(tasks) != 1):
+        raise UsageError("--pdb debugs one backend in this process: give one -b, and neither --isolate nor --jobs")
     known = [find(plan.connect, expectations, library, plan.readings) for plan, _, _ in tasks]
     logs: list[Log] = []
     unusable: list[str] = []
@@ -100,13 +122,97 @@ def command(
             logs.append(run_one(plan, source, path, isolation=isolation, earlier=earlier, explain=diagnosis))
         except (BackendError, Unsupported) as error:
             unusable.append(f"{plan.connect}: {error}")
-    show_logs(logs, library, show)
-    for line in unusable:
-        click.echo(f"not run, {line}", err=bool(backends))
+        else:
+            if not from_log:
+                latest.remember(logs[-1])
+    alone = len(ids) == 1 and len(logs) == 1 and len(logs[0].results) == 1 and filters.keys() <= {"--case"}
+    if alone and not isolation.workers and not logs[0].header.backend.connect.startswith("replay:"):
+        show_case(logs[0], source, debug=debug)
+    else:
+        show_logs(logs, library, show)
+        if debug and logs:
+            debug_first(logs[0], source)
+    if output_format == "github" and logs:
+        click.echo(github(logs))
+    return conclude(logs, tasks, unusable, bool(backends or resume), allow_incomplete=allow_incomplete)
+
+
+def conclude(
+    logs: list[Log],
+    tasks: Sequence[tuple[Plan, Path | None, Log | None]],
+    unusable: list[str],
+    named: bool,
+    *,
+    allow_incomplete: bool,
+) -> int:
+    """Say what could not be run and where the logs are; the exit code."""
+    for text in unusable:
+        click.echo(f"not run, {clean(text)}", err=named)
+    wanted = {str(path) for _, path, _ in tasks if path}
     for log in logs:
         if log.path:
-            click.echo(f"log: {log.path}")
-    return exit_code(logs, unusable if backends or resume else [])
+            kept = "" if log.path in wanted else "  (an earlier log of this name is kept)"
+            click.echo(f"log: {log.path}{kept}")
+    problems = [log.problem for log in logs if log.problem]
+    for text in problems:
+        click.echo(f"error: {text}; what came out is above", err=True)
+    if problems:
+        return 2
+    return exit_code(logs, unusable if named else [], allow_incomplete=allow_incomplete)
+
+
+def check_folder(path: Path | None) -> None:
+    """Raises `UsageError` when logs cannot be written to a folder: better now than after the run."""
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be made a folder: {error.strerror or error}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"-o {path}: cannot be written to")
+
+
+def failed_lately(plan: Plan, operation: str) -> Plan:
+    """The plan with only those cases that failed in the latest run; as it is where none is known."""
+    before = latest.latest(plan.connect, operation)
+    failed = set(before.failed) if before else set()
+    cases = tuple(case for case in plan.cases if case.id in failed)
+    if not cases:
+        what = "nothing failed in the latest run" if before else "no earlier run is known"
+        click.echo(f"--lf, {clean(plan.connect)}: {what}; running all that is chosen", err=True)
+        return plan
+    return replace(plan, cases=cases, complete=False, filters={**plan.filters, "--lf": plural(len(cases), "case")})
+
+
+def show_case(log: Log, library: Library, *, debug: bool) -> None:
+    """The one case of a run, close up."""
+    from conformance.failures.closeup import closeup
+
+    head = log.header
+    outcome = log.outcomes[0]
+    backend, info = usable(head.backend.connect, operation=head.operation)
+    try:
+        again = closeup(
+            library, backend, info, log.cases[outcome.case].case,
+            connect=head.backend.connect, say=click.echo, readings=head.readings, debug=debug,
+        )  # fmt: skip
+    finally:
+        close(backend)
+    diagnosis = log.results[outcome.case].diagnosis
+    if diagnosis:
+        click.echo(f"looks like: {line(diagnosis)}")
+    if again.status != outcome.status:
+        click.echo(f"run twice, it was {outcome.status} first and {again.status} then")
+    click.echo(f"{line(head.backend.connect)}: {table.verdict_of(log)}, 1 case, not the whole library")
+
+
+def debug_first(log: Log, library: Library) -> None:
+    """Run the simplest failing case again, in the debugger."""
+    failed = [group.simplest for group in groups(log) if group.status in ("fail", "error")]
+    if failed:
+        results = {failed[0].case: log.results[failed[0].case]}
+        show_case(msgspec.structs.replace(log, results=results, footer=None), library, debug=True)
 
 
 def run_one(
@@ -163,61 +269,27 @@ def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:
             return
 
 
-def progress(title: str, total: int) -> Any:
-    """A context that gives a function to call for every result; silent unless the error stream is a terminal."""
-    if not sys.stderr.isatty():
-        return nullcontext(lambda outcome: None)
-    return _Bar(title, total)
-
-
-@contextmanager
-def steps(title: str) -> Iterator[Callable[[str], None]]:
-    """A context that gives a function to call with what is being done; silent unless the error stream is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
-
-
-class _Bar:
-    def __init__(self, title: str, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._progress.add_task(title, total=total)
-        self._title, self._wrong = title, 0
-
-    def __enter__(self) -> Callable[[Outcome], None]:
-        self._progress.start()
-        return self._advance
-
-    def _advance(self, outcome: Outcome) -> None:
-        self._wrong += outcome.status in ("fail", "error")
-        wrong = f" [red]{self._wrong} failing[/red]" if self._wrong else ""
-        self._progress.update(self._task, advance=1, description=self._title + wrong)
-
-    def __exit__(self, *args: object) -> None:
-        self._progress.stop()
-
-
 def show_logs(logs: list[Log], library: Library, show: int) -> None:
     """The matrix, what is unsupported and why, and the failures of every backend."""
     if logs:
         click.echo(table.report(logs, library.operation, full=show, next_command=True))
 
 
-def exit_code(logs: list[Log], unusable: list[str]) -> int:
-    """The worst of the runs: 1 before 3 before 4 before 0."""
+def exit_code(logs: list[Log], unusable: list[str], *, allow_incomplete: bool = False) -> int:
+    """The worst of the runs: 1 before 3 before 4 before 0. `allow_incomplete` makes 0 of a 4 for a filter."""
     if not all(map(as_expected, logs)):
         return 1
     if unusable or not logs:
         return 3
-    return 0 if all(log.footer and log.header.complete and not log.footer.counts["not-run"] for log in logs) else 4
+    if allow_incomplete and all(log.footer for log in logs):
+        return 0
+    return 0 if all(map(is_complete, logs)) else 4
+
+
+def is_complete(log: Log) -> bool:
+    """Whether the whole bundled library was run to its end."""
+    whole = log.footer is not None and log.header.complete and not log.header.own
+    return whole and not any(outcome.status == "not-run" for outcome in log.outcomes)
 
 
 def as_expected(log: Log) -> bool:

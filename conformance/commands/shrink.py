@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from conformance.commands.options import POSITIVE
+
 if TYPE_CHECKING:
     from conformance.fuzzing.campaign import Stage
     from conformance.record.recorded import Recorded
@@ -21,7 +23,7 @@ SECONDS = 60.0
 @click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("case_id", metavar="CASE")
 @click.option("-b", "--backend", "connect", default="", metavar="CONNECT", help="Backend to run  [default: the log's]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=SECONDS, metavar="S", show_default=True,
+@click.option("--seconds", type=POSITIVE, default=SECONDS, metavar="S", show_default=True,
               help="Time after which the smallest case so far is taken.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Log to write with the small case, for repro, promote and run --from-log.")  # fmt: skip

@@ -10,6 +10,8 @@ from conformance.library.reading import Library
 from conformance.spec.case import Case
 
 QUICK = 120  # cases of a quick run
+DEEPEST = 50  # parentheses and nots within each other
+SHOWN = 80  # characters of an expression in an error
 Test = Callable[[str], bool]
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
@@ -20,10 +22,11 @@ def matcher(expression: str) -> Test:
     Raises `UsageError` for an expression that is none.
     """
     tokens = _TOKEN.findall(expression)
-    position = 0
+    position = depth = 0
 
     def fail(problem: str) -> UsageError:
-        return UsageError(f"-k '{expression}': {problem}; write words with and, or, not and parentheses")
+        shown = expression if len(expression) <= SHOWN else expression[:SHOWN] + "..."
+        return UsageError(f"-k '{shown}': {problem}; write words with and, or, not and parentheses")
 
     def peek() -> str:
         return tokens[position] if position < len(tokens) else ""
@@ -34,20 +37,29 @@ def matcher(expression: str) -> Test:
         return str(tokens[position - 1])
 
     def either() -> Test:
-        left = both()
+        parts = [both()]
         while peek() == "or":
             take()
-            left = _any(left, both())
-        return left
+            parts.append(both())
+        return parts[0] if len(parts) == 1 else lambda text: any(test(text) for test in parts)
 
     def both() -> Test:
-        left = one()
+        parts = [one()]
         while peek() == "and":
             take()
-            left = _all(left, one())
-        return left
+            parts.append(one())
+        return parts[0] if len(parts) == 1 else lambda text: all(test(text) for test in parts)
 
     def one() -> Test:
+        nonlocal depth
+        depth += 1
+        if depth > DEEPEST:
+            raise fail(f"it is nested more than {DEEPEST} deep")
+        test = inner_one()
+        depth -= 1
+        return test
+
+    def inner_one() -> Test:
         token = peek()
         if not token:
             raise fail("it ends too early")
@@ -74,14 +86,6 @@ def matcher(expression: str) -> Test:
     return test
 
 
-def _any(a: Test, b: Test) -> Test:
-    return lambda text: a(text) or b(text)
-
-
-def _all(a: Test, b: Test) -> Test:
-    return lambda text: a(text) and b(text)
-
-
 def select(
     library: Library,
     *,
@@ -96,21 +100,27 @@ def select(
     for clause in clauses:
         if clause not in known:
             raise UsageError(f"no clause '{clause}'{nearest(clause, list(known))}")
-    for name in ids:
-        library.find(name)
+    named = {case_id for name in ids for case_id in named_by(library, name)}
     test = matcher(expression) if expression else None
     wanted = set(clauses)
     chosen = [
         case
         for case in library.cases
         if (not test or test(case.id))
-        and (not ids or case.id in ids)
+        and (not ids or case.id in named)
         and (not level or case.level == level)
         and (not wanted or any(c in wanted or c.partition("-")[0] in wanted for c in case.clauses))
     ]
     if not chosen:
         raise UsageError("no case is left by these filters; see: qsa-conformance cases list")
     return tuple(_quick(chosen) if quick else chosen)
+
+
+def named_by(library: Library, name: str) -> list[str]:
+    """The ids that a name stands for: a case, all cases that were written as one, or a topic. Raises `UsageError`."""
+    found = [case.id for case in library.cases if case.id == name]
+    found = found or [case.id for case in library.cases if case.id.startswith((f"{name}[", f"{name.rstrip('/')}/"))]
+    return found or [library.find(name).id]
 
 
 def _quick(cases: list[Case]) -> list[Case]:

@@ -152,6 +152,7 @@ class Log(msgspec.Struct, frozen=True):
     footer: Footer | None
     origins: dict[str, str] = {}  # case to the file it is from, where that is not `path`
     problem: str = ""  # why the file does not hold all of this
+    label: str = ""  # what it is called in a report, by default its connect string
 
     @property
     def interrupted(self) -> bool:

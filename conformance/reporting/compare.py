@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
+from conformance.errors import plural
 from conformance.record.log import Log, PerfRecord
+from conformance.reporting.groups import cause
+from conformance.reporting.markdown import escaped
+from conformance.reporting.plain import line, presentable
 from conformance.reporting.plots import duration
 from conformance.reporting.table import GOOD, used, verdict_of
 
@@ -53,10 +57,12 @@ class Comparison:
     timings: list[Timing] = field(default_factory=list)
     untimed: str = ""  # why times are not held against each other
 
+    lost: list[str] = field(default_factory=list)  # of those that are gone, what passed
+
     @property
     def worse(self) -> bool:
-        """Something fails now that did not, or passed and is not run any more."""
-        return bool(self.newly_failing or self.no_longer_run)
+        """Something fails now that did not, or passed and is not run or not there any more."""
+        return bool(self.newly_failing or self.no_longer_run or self.lost)
 
 
 def compare(old: Log, new: Log) -> Comparison:
@@ -82,6 +88,7 @@ def compare(old: Log, new: Log) -> Comparison:
         elif then.status != now.status:
             result.other.append(name)
     result.gone.extend(name for name in before if name not in after)
+    result.lost.extend(name for name in result.gone if before[name].outcome.status in GOOD)
     for clause, (a, b) in _headroom(old, new):
         if max(a, b) > MOVED * min(a, b):
             result.moved[clause] = (a, b)
@@ -146,27 +153,37 @@ TITLES = {
 }
 
 
-def render(old: Log, new: Log, result: Comparison, *, format: str = "simple", limit: int = 40) -> str:
-    """The comparison as text tables or, with format `github`, as Markdown."""
-    heads = ["", "old", "new"]
+def render(
+    old: Log,
+    new: Log,
+    result: Comparison,
+    *,
+    format: str = "simple",
+    limit: int = 12,
+    labels: Sequence[str] = (),
+) -> str:
+    """The comparison as text tables or, with format `github`, as Markdown; what failed or changed alike is one line."""
+    old, new = presentable(old), presentable(new)
+    first, second = labels or ("old", "new")
+    safe: Callable[[str], str] = escaped if format == "github" else str
     rows: list[list[object]] = [
-        ["backend", old.header.backend.connect, new.header.backend.connect],
-        ["version", old.header.backend.version, new.header.backend.version],
-        ["library", old.header.library, new.header.library],
-        ["started", old.header.started, new.header.started],
-        ["cases run", len(old.results), len(new.results)],
+        ["backend", *(safe(log.header.backend.connect) for log in (old, new))],
+        ["version", *(safe(log.header.backend.version) for log in (old, new))],
+        ["library", *(safe(log.header.library) for log in (old, new))],
+        ["started", *(safe(log.header.started) for log in (old, new))],
+        ["cases run", f"{len(old.results):,}", f"{len(new.results):,}"],
         ["verdict", verdict_of(old), verdict_of(new)],
     ]
-    parts = [tabulate(rows, heads, tablefmt=format, disable_numparse=True)]
-    listed: list[list[str]] = []
-    for name, title in TITLES.items():
-        ids = getattr(result, name)
-        listed += [[title, case, _reason(old, new, case)] for case in ids[:limit]]
-        if len(ids) > limit:
-            listed.append([title, f"... and {len(ids) - limit} more", ""])
+    parts = [tabulate(rows, ["", safe(line(first)), safe(line(second))], tablefmt=format, disable_numparse=True)]
+    listed = [
+        [title, f"{len(ids):,}", safe(_such_as(ids)), safe(says)]
+        for name, title in TITLES.items()
+        for says, ids in _alike(old, new, getattr(result, name), limit)
+    ]
     if listed:
-        widths = [None, None, 80] if format == "simple" else None
-        parts.append(tabulate(listed, ["", "case", "now"], tablefmt=format, maxcolwidths=widths))
+        widths = [None, None, None, 70] if format == "simple" else None
+        heads = ["", "cases", "such as", "now"]
+        parts.append(tabulate(listed, heads, tablefmt=format, maxcolwidths=widths, disable_numparse=True))
     if result.moved:
         moved = [[clause, f"{a:.3f}", f"{b:.3f}"] for clause, (a, b) in result.moved.items()]
         parts.append(tabulate(moved, ["error / bound", "was", "is"], tablefmt=format, disable_numparse=True))
@@ -177,10 +194,40 @@ def render(old: Log, new: Log, result: Comparison, *, format: str = "simple", li
         ]
         parts.append(tabulate(times, ["time", "was", "is", "ratio", ""], tablefmt=format, disable_numparse=True))
     if result.untimed:
-        parts.append(result.untimed)
+        parts.append(safe(result.untimed))
     if not listed and not result.moved:
         parts.append("No case and no number differs.")
+    else:
+        parts.append(summary(result))
     return "\n\n".join(parts)
+
+
+def summary(result: Comparison) -> str:
+    """In one line, whether it is worse, and by what."""
+    counts = [
+        f"{len(ids):,} {title}"
+        for name, title in TITLES.items()
+        if (ids := getattr(result, name)) and name != "still_failing"
+    ]
+    lost = f"; {plural(len(result.lost), 'case')} that passed {'is' if len(result.lost) == 1 else 'are'} gone"
+    word = "Worse" if result.worse else "Not worse"
+    return f"{word}: {', '.join(counts) or 'no case differs'}{lost * bool(result.lost)}."
+
+
+def _alike(old: Log, new: Log, ids: Sequence[str], limit: int) -> Iterator[tuple[str, list[str]]]:
+    """What is said of the cases, and the cases it is said of, most cases first."""
+    groups: dict[str, list[str]] = {}
+    for name in ids:
+        groups.setdefault(_reason(old, new, name), []).append(name)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    yield from ordered[:limit]
+    rest = [name for _, names in ordered[limit:] for name in names]
+    if rest:
+        yield f"... and {plural(len(ordered) - limit, 'more group')}", rest
+
+
+def _such_as(ids: Sequence[str]) -> str:
+    return min(ids, key=lambda name: (len(name), name))
 
 
 def _time(median: float, interval: tuple[float, float] | None) -> str:
@@ -188,13 +235,16 @@ def _time(median: float, interval: tuple[float, float] | None) -> str:
 
 
 def _reason(old: Log, new: Log, case: str) -> str:
-    """What the new log says of a case: the failure, or the change of its status."""
+    """What the new log says of a case: the cause of the failure, or the change of its status."""
     record, before = new.results.get(case), old.results.get(case)
     if record is None:
-        return ""
+        return f"{before.outcome.status} -> gone" if before else "gone"
     now = record.outcome
     if now.status in BAD:
-        return f"{now.clause} {now.reason}"
+        expected = f"expected: {new.expected[case]}; " if case in new.expected else ""
+        clause, output, region = cause(new.cases[case].case, now)
+        what = f"{output} ({region})" if output else region
+        return expected + " ".join(part for part in (clause, what) if part)
     if before and before.outcome.status != now.status:
         return f"{before.outcome.status} -> {now.status}" + (f": {now.reason}" if now.reason else "")
-    return ""
+    return now.status

@@ -23,6 +23,7 @@ from conformance.judging.engine import Outcome
 from conformance.record.log import Log, PerfRecord, ResultRecord, count
 from conformance.reporting import plots, table
 from conformance.reporting.documents import GROUNDS
+from conformance.reporting.plain import presentable
 from conformance.spec.case import Case, as_plain
 from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Clause, Operation
@@ -51,6 +52,7 @@ def templates() -> jinja2.Environment:
 def page(logs: Sequence[Log], operation: Operation) -> str:
     """The whole page over one or more logs. Fewer failures are drilled down into when it would grow too large."""
     text = ""
+    logs = [presentable(log) for log in logs]
     cases = {name: record.case for log in reversed(logs) for name, record in log.cases.items() if name in log.results}
     described = {name: facts(case, operation) for name, case in cases.items()}
     for details, lines, apart in ROOM:

@@ -13,7 +13,7 @@ from conformance.reporting.groups import failures, overview
 from conformance.reporting.plain import presentable
 from conformance.spec.operation import Operation
 
-_SPECIAL = re.compile(r"([\\`*\[\]|])")
+_SPECIAL = re.compile(r"([\\`*|]|\](?=[(\[:]))")  # of brackets, the one that makes a link of them
 
 
 def markdown(logs: Sequence[Log], operation: Operation) -> str:

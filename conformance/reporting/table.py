@@ -85,7 +85,7 @@ def verdict_of(log: Log) -> str:
 
 def titles(logs: Sequence[Log]) -> list[str]:
     """A heading for every log: its connect string, with version, day, time and number where that says too little."""
-    heads = [log.header.backend.connect for log in logs]
+    heads = [line(log.label) or log.header.backend.connect for log in logs]
     for more in (
         [log.header.backend.version for log in logs],
         [log.header.started[:10] for log in logs],

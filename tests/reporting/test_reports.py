@@ -194,7 +194,29 @@ class TestCompare:
         assert result.changed == [changed.id]
         assert result.gone == [few.cases[-1].id]
         assert compare(passing(library), good).new == [few.cases[-1].id]
-        assert not result.worse
+        assert not compare(passing(library), good).worse
+        assert result.lost == [few.cases[-1].id]
+        assert result.worse, "a case that passed is gone"
+        assert "1 case that passed is gone" in render(good, passing(library), result)
+
+    def test_what_failed_and_is_gone_is_not_worse(self, few):
+        old = made(few, [outcome(c, "fail" if c is few.cases[-1] else "pass") for c in few.cases])
+        assert not compare(old, passing(Library(few.operation, few.cases[:-1], few.written))).worse
+
+    def test_what_fails_alike_is_one_line_with_a_count(self, library, good):
+        old, new = passing(library), made(library, [outcome(c, "fail", clause="ROT-1") for c in library.cases])
+        text = render(old, new, compare(old, new), labels=("before", "after"))
+        assert len(text.splitlines()) < 30
+        assert f"{len(library.cases):,}" in text
+        assert "before" in text.splitlines()[0]
+
+    def test_labels_and_wrong_usage(self, cli, few, tmp_path):
+        passing(few, tmp_path / "a.jsonl")
+        log = tmp_path / "a.jsonl"
+        code, out, _ = cli("compare", log, log, "--label", "main", "--label", "mine")
+        assert (code, out.split()[:2]) == (0, ["main", "mine"])
+        assert cli("compare", log, log, "--label", "main")[0] == 2
+        assert "theirs" in cli("report", log, "--label", "theirs")[1]
 
     def test_headroom_that_moved(self, few, good):
         moved = made(few, [outcome(case, headroom={"ROT-1": 0.31, "NRM-1": 0.2}) for case in few.cases])
