@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "publish": ("publish", "Run backends and write their logs, pages and badges below one folder with an index."),
     "cases": ("cases", "List, show and check the cases of the library."),
     "coverage": ("coverage", "Clauses by number of cases; fails when a required clause has none."),
+    "new-backend": ("new_backend", "Write the skeleton of a backend of your own."),
     "backend": ("backend", "Check that a plug-in keeps to the protocol."),
     "backends": ("backends", "The backends of this machine, and why others are not usable."),
     "build-native": ("build_native", "Build the C++ operation ahead of its first use."),

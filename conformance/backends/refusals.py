@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported, serve_only
-from conformance.library.operations import cases_root, load_operation
-from conformance.spec.expression import evaluate, symbols_of
+from conformance.errors import UsageError
+from conformance.library.operations import load_operation
+from conformance.spec.expression import evaluate, symbols_of, whole
 from conformance.spec.types import ELEMENT_TYPES, LENGTH_TYPES, name_of
 
 if TYPE_CHECKING:
@@ -49,13 +51,34 @@ def checker(config: OperationConfig, serves: str = "", operation: Operation | No
     return made
 
 
-@cache
 def operation_called(name: str) -> Operation:
     """The bundled description of an operation. Raises `Unsupported` when there is none."""
-    for path in sorted(cases_root().glob("*/operation.yaml")):
-        if (found := load_operation(path.parent.name)).operation == name:
+    with suppress(UsageError):
+        if (found := load_operation(name)).operation == name:
             return found
     raise Unsupported(name, "the bundled library does not describe this operation")
+
+
+def linear(expression: Any, dims: Collection[str], known: Mapping[str, Any] = {}) -> tuple[str, int] | None:
+    """The one dimension that an expression is a multiple of, and the factor; None for any other expression."""
+    free = symbols_of(expression) - known.keys()
+    dim = next(iter(free), "")
+    if len(free) != 1 or dim not in dims:
+        return None
+    factor = whole(expression, {**known, dim: 1})
+    straight = all(evaluate(expression, {**known, dim: n}) == n * factor for n in (0, 2, 7))
+    return (dim, factor) if factor and straight else None
+
+
+def kinds_of_presence(operation: Operation) -> dict[str, str]:
+    """Feature to the kind of refusal of a port that is there, or not, against it: that of the rule about it."""
+    kinds = {port.feature: "shape" for port in operation.ports if port.feature}
+    for rule in operation.refusals:
+        for name, shapes in rule.shapes.items():
+            feature = operation.port[name].feature
+            if feature and [0] in [list(shape) for shape in shapes]:
+                kinds[feature] = rule.kind
+    return kinds
 
 
 def is_empty(shape: Shape) -> bool:
@@ -89,7 +112,6 @@ class Known:
     port: Port
     types: tuple[str, ...]
     off: bool
-    optional: bool
     forms: tuple[tuple[Axis, ...], ...]  # the shapes that it can have, the usual one first
 
 
@@ -120,7 +142,7 @@ class Checker:
         value = plain(self.config.attributes.get(name, attribute.default))
         if isinstance(value, str):  # a default that follows from other attributes
             return True
-        return attribute.fits(value) and (attribute.least is None or value >= attribute.least)
+        return self.operation.is_valid(name, value, self.scalars)
 
     @cached_property
     def scalars(self) -> dict[str, Any]:
@@ -171,7 +193,6 @@ class Checker:
             port,
             types,
             off,
-            port.optional,
             tuple(tuple(map(self._axis, form)) for form in forms),
         )
 
@@ -179,11 +200,9 @@ class Checker:
         free = symbols_of(expression) - self.scalars.keys()
         if not free:
             return Axis(expression, size=int(evaluate(expression, self.scalars)))
-        dim = next(iter(free))
-        if len(free) == 1 and dim in self.operation.dims:
-            factor = int(evaluate(expression, {**self.scalars, dim: 1}))
-            if all(evaluate(expression, {**self.scalars, dim: n}) == n * factor for n in (0, 2, 3, 7)) and factor:
-                return Axis(expression, dim=dim, factor=factor)
+        found = linear(expression, self.operation.dims, self.scalars)
+        if found:
+            return Axis(expression, dim=found[0], factor=found[1])
         return Axis(expression)
 
     def type_of(self, name: str) -> str:
@@ -203,7 +222,7 @@ class Checker:
     def _check_forms(self, forms: Mapping[str, Form]) -> None:
         known = self._known
         here = {name: form for name, form in forms.items() if form is not None}
-        missing = [n for n, form in forms.items() if form is None and not (known[n].optional and known[n].off)]
+        missing = [n for n, form in forms.items() if form is None and not (known[n].port.optional and known[n].off)]
         if missing:
             raise Rejected("shape", "call", tuple(missing))
         self._check_types(here)
@@ -225,7 +244,7 @@ class Checker:
 
     def _check_presence(self, here: Mapping[str, tuple[Shape, Any]]) -> None:
         """A feature's ports are all there, or all switched off, as the configuration says."""
-        for feature, kind in self._kinds_of_presence.items():
+        for feature, kind in kinds_of_presence(self.operation).items():
             ports = [name for name in here if self._known[name].port.feature == feature]
             wrong = [name for name in ports if not self._is_as_prepared(name, here[name][0], len(ports))]
             if wrong:
@@ -233,21 +252,10 @@ class Checker:
 
     def _is_as_prepared(self, name: str, shape: Shape, together: int) -> bool:
         known = self._known[name]
-        if known.optional:
+        if known.port.optional:
             return not known.off
         # A port that is alone in its feature and empty has a wrong dimension, and is named for that.
         return is_empty(shape) == known.off or (not known.off and together == 1)
-
-    @cached_property
-    def _kinds_of_presence(self) -> dict[str, str]:
-        """Feature to the kind of refusal of a port that is there, or not, against it: that of the rule about it."""
-        kinds = {port.feature: "shape" for port in self.operation.ports if port.feature}
-        for rule in self.operation.refusals:
-            for name, shapes in rule.shapes.items():
-                feature = self.operation.port[name].feature
-                if feature and [0] in [list(shape) for shape in shapes]:
-                    kinds[feature] = rule.kind
-        return kinds
 
     def _check_ranks(self, shapes: Mapping[str, Shape]) -> dict[str, tuple[Axis, ...]]:
         """The form of every port that its rank allows, the usual one first."""

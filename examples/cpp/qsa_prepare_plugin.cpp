@@ -31,6 +31,11 @@ struct Refused {
     std::vector<std::string> names;
 };
 
+// What this plug-in cannot do; becomes the answer `unsupported`.
+struct Unsupported {
+    std::string feature, reason;
+};
+
 // ---------------------------------------------------------------------------------------------------------------- JSON
 
 struct Json {
@@ -65,7 +70,7 @@ private:
     const char* end_;
 
     [[noreturn]] void fail(const char* wanted) const {
-        throw std::runtime_error(std::string("a line that is no JSON: expected ") + wanted);
+        throw std::runtime_error(std::string("a line that is not JSON: expected ") + wanted);
     }
 
     void space() {
@@ -246,11 +251,11 @@ std::string from_base64(const std::string& text) {
     std::string out;
     out.reserve(text.size() / 4 * 3);
     std::uint32_t bits = 0;
-    int waiting = 0;  // bits that are no whole byte yet
+    int waiting = 0;  // bits that are not a whole byte yet
     for (const char c : text) {
         if (c == '=') break;
         const int value = values[static_cast<unsigned char>(c)];
-        if (value < 0) throw std::runtime_error("data that is no base64");
+        if (value < 0) throw std::runtime_error("data that is not base64");
         bits = bits << 6 | static_cast<std::uint32_t>(value);
         waiting += 6;
         if (waiting >= 8) {
@@ -270,8 +275,9 @@ struct Tensor {
 };
 
 std::size_t size_of(const std::string& type) {
-    static const std::map<std::string, std::size_t> sizes = {{"f64", 8}, {"i64", 8}, {"f32", 4}, {"i32", 4},
-                                                             {"f16", 2}, {"bf16", 2}, {"i16", 2}, {"u8", 1}};
+    static const std::map<std::string, std::size_t> sizes = {
+        {"f64", 8}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"i64", 8}, {"i32", 4},
+        {"i16", 2}, {"u64", 8}, {"u32", 4}, {"u8", 1},   {"bool", 1}};
     const auto found = sizes.find(type);
     if (found == sizes.end()) throw std::runtime_error("unknown element type '" + type + "'");
     return found->second;
@@ -400,11 +406,14 @@ class Operation {
 public:
     explicit Operation(const Json& request)
         : type_(request["element_type"].text), length_type_(request["length_type"].text) {
+        if (request["operation"].text != "QSAPrepare") {
+            throw Unsupported{request["operation"].text, "this plug-in serves QSAPrepare only"};
+        }
         const Json& attributes = request["attributes"];
         r_ = static_cast<Int>(attributes["key_block_size"].number);
         if (r_ < 2) throw Refused{"attribute", "prepare", {"key_block_size"}};
         const Json& epsilon = attributes["epsilon"];
-        // What is no number in JSON comes as a word: "nan", "inf" or "-inf".
+        // What JSON has no number for comes as a word: "nan", "inf" or "-inf".
         const double value = epsilon.kind == Json::Kind::text ? std::strtod(epsilon.text.c_str(), nullptr)
                                                               : epsilon.number;
         if (!(value >= 0)) throw Refused{"attribute", "prepare", {"epsilon"}};
@@ -544,7 +553,7 @@ private:
         std::vector<std::string> wrong;
         for (const auto& name : kRope) {
             const Shape& shape = in.at(name).shape;
-            const bool empty = shape.empty() || shape.back() == 0;
+            const bool empty = !shape.empty() && shape.back() == 0;
             if (empty == rotates_) wrong.push_back(name);
         }
         if (!wrong.empty()) throw Refused{"rope", "call", wrong};
@@ -600,7 +609,7 @@ public:
             return R"("answer":"released")";
         }
         if (message == "bye") return R"("answer":"bye")";
-        throw std::runtime_error("'" + message + "' is no request that I know");
+        throw std::runtime_error("'" + message + "' is not a request that I know");
     }
 
 private:
@@ -641,6 +650,9 @@ int main() {
         } catch (const Refused& refused) {
             fields = R"("answer":"rejected","kind":)" + quoted(refused.kind) + R"(,"phase":)" + quoted(refused.phase) +
                      R"(,"names":)" + quoted(refused.names);
+        } catch (const Unsupported& unsupported) {
+            fields = R"("answer":"unsupported","feature":)" + quoted(unsupported.feature) + R"(,"reason":)" +
+                     quoted(unsupported.reason);
         } catch (const std::exception& error) {
             fields = R"("answer":"error","reason":)" + quoted(error.what());
         }

@@ -28,7 +28,10 @@ ABOUT = {
 }
 
 # What elements are stored as. NumPy has no bf16: its 16 bits travel as unsigned integers, and are copied as such.
-STORED = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "i32": "<i4", "i64": "<i8"}
+STORED = {
+    "f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2",
+    "i64": "<i8", "i32": "<i4", "i16": "<i2", "u64": "<u8", "u32": "<u4", "u8": "u1", "bool": "?",
+}  # fmt: skip
 ROPE = ("rope_cos", "rope_sin", "past_incomplete_rope")
 RANKS = {
     "raw_index_keys": 3,
@@ -69,7 +72,7 @@ class Operation:
             if tensor["type"] != (self.length_type if name == "key_length" else self.element_type):
                 raise Refused("type", "call", name)
         shape = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-        empty = {name for name in ROPE if shape[name][-1] == 0}
+        empty = {name for name in ROPE if shape[name][-1:] == (0,)}
         if empty != (set() if self.rotates else set(ROPE)):
             raise Refused("rope", "call", *(empty if self.rotates else set(ROPE) - empty))
         for name, rank in RANKS.items():
@@ -188,6 +191,9 @@ class Plugin:
         if kind == "hello":
             self.directory, self.inline = Path(request["directory"]), request["inline"]
             return {"answer": "hello", **ABOUT}
+        if kind == "prepare" and request["operation"] != "QSAPrepare":
+            reason = "this plug-in serves QSAPrepare only"
+            return {"answer": "unsupported", "feature": request["operation"], "reason": reason}
         if kind == "prepare":
             given = (request[key] for key in ("attributes", "element_type", "length_type", "disabled"))
             self.sessions[request["session"]] = Operation(*given)
@@ -208,7 +214,7 @@ class Plugin:
             return {"answer": "released"}
         if kind == "bye":
             return {"answer": "bye"}
-        raise ValueError(f"'{kind}' is no request that I know")
+        raise ValueError(f"'{kind}' is not a request that I know")
 
     def array(self, tensor):
         dtype = STORED[tensor["type"]]

@@ -1,0 +1,1 @@
+"""Skeletons of backends, written from an operation's description (`new-backend`)."""
