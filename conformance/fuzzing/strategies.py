@@ -32,6 +32,7 @@ Poison = Literal["mixed", "nan", "huge", "zero"]
 TOPIC = "generated"
 POISONS: tuple[Poison, ...] = ("mixed", "mixed", "nan", "huge", "zero")
 LARGE = 25  # in one of so many examples one thing is large
+HUGE = 40  # and in one of so many configurations one attribute
 PLAIN = 4  # corners that the rest is then drawn from, so that the example does not take long
 PAST = "past"
 AUDITED = 50  # one in so many valid examples has an audit as well
@@ -90,6 +91,12 @@ def configurations(
         name: _spread(attribute.draw or (attribute.default,), count, rng)
         for name, attribute in operation.attributes.items()
     }
+    for name, attribute in operation.attributes.items():
+        if attribute.large:
+            columns[name] = [
+                attribute.large[int(rng.random() * len(attribute.large))] if rng.random() * HUGE < 1 else value
+                for value in columns[name]
+            ]
     types = _spread(info.element_types, count, rng)
     disabled = _spread(ways, count, rng)
     chosen = [operation.attributes_of({name: values[i] for name, values in columns.items()}) for i in range(count)]

@@ -51,6 +51,7 @@ class Attribute(Strict, frozen=True):
     shapes: Scalar | None = None
     valid: str = ""
     draw: tuple[Number, ...] = ()  # values of generated cases
+    large: tuple[Number, ...] = ()  # drawn seldom, with small dimensions
 
     def fits(self, value: Any) -> bool:
         """Whether a value is of the attribute's type."""
