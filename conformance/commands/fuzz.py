@@ -47,6 +47,8 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 @click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only the I-th of N parts.")
 @click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler.")
 @click.option("--fresh", is_flag=True, help="Do not begin with what failed in earlier campaigns, and save nothing.")
+@click.option("--wear", "worn", type=click.IntRange(1), metavar="N",
+              help="Call one session N times with few shapes instead (100000), and look for change.")  # fmt: skip
 @isolation_options
 @reading_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the log.")
@@ -59,6 +61,7 @@ def command(
     shard: tuple[int, int],
     scheduler: str,
     fresh: bool,
+    worn: int | None,
     isolation: Isolation,
     readings: dict[str, str],
     output: Path | None,
@@ -77,6 +80,10 @@ def command(
         raise UsageError(
             "with --scheduler the cluster says how many processes there are; leave out --jobs and --isolate"
         )
+    if worn:
+        if examples or seconds or scheduler or readings or output or isolation.isolate or isolation.jobs > 1:
+            raise UsageError("--wear calls one session in this process: give it a backend and a seed only")
+        return wear(connect, worn, secrets.randbelow(1 << 32) if seed is None else seed)
     campaign = Campaign(
         connect,
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
@@ -94,6 +101,26 @@ def command(
         return 0
     click.echo(f"{connect}: seed {campaign.seed}")
     return run(campaign, scheduler, None if fresh else connect, output)
+
+
+def wear(connect: str, calls: int, seed: int) -> int:
+    """Wear one session of a backend, and say whether its answers changed."""
+    from conformance.backends.connect import usable
+    from conformance.fuzzing import wear as worn
+    from conformance.library.operations import load_operation
+
+    operation = load_operation()
+    backend, info = usable(connect, operation=operation.operation)
+    result = worn.wear(operation, backend, info, calls=calls, seed=seed)
+    rate = f"{result.calls / result.seconds:,.0f} a second" if result.seconds else "none worn"
+    click.echo(f"{connect}: {result.calls:,} calls of one session with {len(result.cases)} shapes, {rate}, seed {seed}")
+    if result.good:
+        click.echo(f"nothing changed; resident memory grew by {result.grown / 2**20:.1f} MiB")
+        return 0
+    at = f"call {result.call:,} of {calls:,}, " if result.call else ""
+    click.echo(f"{at}{result.case}: {result.reason}")
+    click.echo(f"to repeat: qsa-conformance fuzz -b {shlex.quote(connect)} --wear {calls} --seed {seed}")
+    return 1
 
 
 def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | None) -> int:
