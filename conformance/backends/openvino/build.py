@@ -33,6 +33,7 @@ CACHE_VARIABLE = "QSA_CONFORMANCE_NATIVE_CACHE"
 LIBRARY = "qsa_extension.so"  # a CMake module has this suffix on macOS, too
 RECORD = "key.json"  # beside the library: what it was built from, and its checksum
 SANITIZERS = ("address", "undefined", "thread")
+KERNEL_TESTS = ("kernel_test", "attention_test")
 SHOWN_LINES = 40
 
 Report = Callable[[str], None]
@@ -216,19 +217,21 @@ def _words(output: str) -> str:
 
 
 def run_sanitized(sanitizer: str, report: Report, sources: Path = SOURCES) -> bool:
-    """Builds the kernel's own test with one of `SANITIZERS` and runs it; False when it finds something.
+    """Builds the kernels' own tests with one of `SANITIZERS` and runs them; False when they find something.
 
     Raises `Unsupported` or `BackendError` as `build_native` does.
     """
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix="qsa-sanitize-") as folder:
         _configure(tools, sources, Path(folder), f"-DQSA_SANITIZE={sanitizer}")
-        _run([tools.cmake, "--build", folder, "--target", "kernel_test"])
-        done = subprocess.run(
-            [str(Path(folder, "kernel_test"))], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-    report(f"{sanitizer}: {'no finding' if done.returncode == 0 else 'FINDINGS'}\n{done.stdout.strip()}")
-    return done.returncode == 0
+        _run([tools.cmake, "--build", folder, "--target", "kernel_tests"])
+        said, found = "", False
+        for test in KERNEL_TESTS:
+            command = [str(Path(folder, test))]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            said, found = f"{said}\n{done.stdout.strip()}", found or done.returncode != 0
+    report(f"{sanitizer}: {'FINDINGS' if found else 'no finding'}{said}")
+    return not found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

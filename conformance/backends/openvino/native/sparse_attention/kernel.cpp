@@ -57,6 +57,8 @@ void attended(const Problem& p, std::size_t n, std::size_t l, std::size_t select
     for (std::int64_t t = open; t < end; ++t) rows.push_back(static_cast<std::size_t>(t + shift));
 }
 
+constexpr std::size_t most_shares = 1024;
+
 // Heads of one query token that share key-value head and selection; when there are too few such units for the workers,
 // each is cut into shares of its tokens, and whoever finishes the last share puts them together, in order.
 class Plan {
@@ -72,7 +74,7 @@ public:
         const std::size_t tiles = p_.N * p_.L * groups_;
         const std::size_t most = std::min(p_.S, (p_.KB + 1) * p_.r);
         if (tiles != 0 && tiles < 2 * workers)
-            shares_ = std::max<std::size_t>(1, std::min(ceil_div(2 * workers, tiles), most / options.share_tokens));
+            shares_ = std::max<std::size_t>(1, std::min({ceil_div(2 * workers, tiles), most / options.share_tokens, most_shares}));
         units_ = tiles * shares_;
         partial_ = heads_ * (2 + width_);
         if (shares_ > 1) {
@@ -148,8 +150,6 @@ private:
             }
         }
     }
-
-    static constexpr std::size_t most_shares = 1024;
 
     const Problem& p_;
     TileFunction compute_;
@@ -243,7 +243,7 @@ void attend(const Problem& problem, const Workers& workers, const Options& optio
     const std::size_t limit = std::max<std::size_t>(1, workers.limit());
     const std::size_t tokens = std::min(problem.S, (problem.KB + 1) * problem.r);
     const std::size_t work = problem.N * problem.L * problem.H * tokens * (problem.E + problem.Ev);
-    const std::size_t wanted = std::max<std::size_t>(1, std::min(limit, work >> 18));
+    const std::size_t wanted = std::max<std::size_t>(1, std::min(limit, work / options.worker_work));
     Plan plan(problem, wanted, options);
     if (plan.units() == 0) return;
     Queue queue{plan};

@@ -38,6 +38,8 @@ struct Problem {
 
 struct Options {
     Isa isa = Isa::automatic;
+    // A worker for every so many multiplications: waking one for less takes longer than the work.
+    std::size_t worker_work = std::size_t{1} << 18;
     std::size_t chunk = 256;         // tokens whose logits are kept at a time
     std::size_t share_tokens = 512;  // a call with few query tokens is split over tokens, into shares of at least so many
 };

@@ -167,11 +167,10 @@ std::size_t bytes_to_move(const Problem& p) {
 
 void select(const Problem& problem, const Workers& workers, const Options& options) {
     const std::size_t limit = std::max<std::size_t>(1, workers.limit());
-    // Multiply-adds and moved elements alike: below this much work a second worker is not worth waking.
     std::size_t work = 0;
     for (std::size_t n = 0; n < problem.N && problem.L != 0; ++n)
         work += visible(problem, n, problem.L - 1) * problem.Di * (1 + problem.L * problem.Hi);
-    const std::size_t wanted = std::max<std::size_t>(1, std::min(limit, work >> 18));
+    const std::size_t wanted = std::max<std::size_t>(1, std::min(limit, work / options.worker_work));
     Plan plan(problem, wanted, options);
     if (plan.units() == 0) return;
     Queue queue{plan};

@@ -33,6 +33,8 @@ struct Problem {
 
 struct Options {
     Isa isa = Isa::automatic;
+    // A worker for every so many multiplications: waking one for less takes longer than the work.
+    std::size_t worker_work = std::size_t{1} << 18;
     std::size_t tile_rows = 192;     // rows of index queries that share the panels of keys
     std::size_t share_blocks = 2048; // a call with few query tokens is split over blocks, into shares of at least so many
 };
