@@ -179,5 +179,5 @@ def test_a_broken_library_file_is_named(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert broken.name in done.stderr
-    assert "is no valid YAML" in done.stderr
+    assert "is not valid YAML" in done.stderr
     assert "Traceback" not in done.stderr

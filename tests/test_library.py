@@ -57,12 +57,12 @@ class TestStrictYaml:
         ("text", "place", "words"),
         [
             ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1", "key 'a' appears twice"),
-            ("a: [1, 2\nb: 3\n", "x.yaml:2:2", "is no valid YAML"),
+            ("a: [1, 2\nb: 3\n", "x.yaml:2:2", "is not valid YAML"),
             ("a: {b: 1, b: 2}\n", "x.yaml:1:11", "key 'b' appears twice"),
             ("? [1]\n: 2\n", "x.yaml:1:3", "a key must be a plain word"),
             ("a: &x [*x]\n", "x.yaml", "is nested too deeply"),
             ("a: !!python/object:os.system {}\n", "x.yaml:1:1", "is not allowed"),
-            ("a: 1\n---\nb: 2\n", "x.yaml:2:1", "is no valid YAML"),
+            ("a: 1\n---\nb: 2\n", "x.yaml:2:1", "is not valid YAML"),
         ],
     )
     def test_errors_have_file_line_and_column(self, tmp_path, text, place, words):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import nearest
+from conformance.library.data import bound, check_data
 from conformance.library.written import Origin, Written
 from conformance.spec.case import Case, Change
 from conformance.spec.expression import ExpressionError, evaluate, whole
@@ -35,6 +36,8 @@ def concrete(raw: dict[str, Any], variables: Mapping[str, Any], label: str, here
     dims, later = work.dims()
     past, pad = work.history(dims)
     work.dims_that_follow(attributes, dims, later, past, pad)
+    symbols = {*here.operation.symbol_of, *here.operation.dims, *here.operation.symbols, *here.operation.totals}
+    own = {axis: value for axis, value in variables.items() if axis not in symbols}
     case = Case(
         id=name,
         says=written.says,
@@ -52,7 +55,7 @@ def concrete(raw: dict[str, Any], variables: Mapping[str, Any], label: str, here
         forms=written.forms,
         disabled=tuple(sorted(written.disabled)),
         seed=zlib.crc32(name.encode()) if written.seed is None else written.seed,
-        data=written.data,
+        data={port: bound(spec, own) for port, spec in written.data.items()},
         poison=written.poison,
         values=written.expect.values,
         refusal=written.expect.refusal,
@@ -62,8 +65,9 @@ def concrete(raw: dict[str, Any], variables: Mapping[str, Any], label: str, here
         place=_place(here),
     )
     _check_size(case, here)
-    change = work.change(case)
-    return msgspec.structs.replace(case, change=change, streams=_streams(written.streams, case, here))
+    case = msgspec.structs.replace(case, change=work.change(case), streams=_streams(written.streams, case, here))
+    check_data(case, here)
+    return case
 
 
 @dataclass

@@ -14,11 +14,18 @@ import msgspec
 import yaml
 
 from conformance.errors import LibraryError, Place, nearest
+from conformance.library.files import content_of
 
 try:
     from yaml import CSafeLoader as _Base
 except ImportError:  # a PyYAML that was built without libyaml
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
+
+
+VALUES = 200_000  # of a file
+DEPTH = 60  # levels of a file
+TAGS = ("str", "int", "float", "bool", "null")  # of a scalar
+DIGITS = 40  # of a whole number, leading zeros included
 
 
 class _Loader(_Base):
@@ -43,7 +50,11 @@ _resolve(
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-    return int(text[2:] if base != 10 else text, base)
+    digits = text[2:] if base != 10 else text
+    # Python refuses to read more digits than some thousands, in words that are not about this file.
+    if len(digits) > DIGITS or not -(2**63) <= (number := int(digits, base)) < 2**63:
+        raise ValueError("a whole number beyond 64 bits")
+    return number
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
@@ -68,6 +79,7 @@ class Places:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.values = 0  # that were read
         self.marks: dict[tuple[Hashable, ...], tuple[int, int]] = {}
 
     def at(self, *keys: Hashable) -> Place:
@@ -78,27 +90,31 @@ class Places:
         return Place(self.path, line, column)
 
 
-def load(path: Path, name: str = "") -> tuple[Any, Places]:
-    """Plain data of a YAML file and the places of its values.
+def load(path: Path, name: str = "", inside: Path | None = None) -> tuple[Any, Places]:
+    """Plain data of a YAML file and the places of its values; `inside` is a folder that no link may lead out of.
 
-    Raises `LibraryError` with file, line and column when the file cannot be read, is no YAML, or has a key twice.
+    Raises `LibraryError` with file, line and column when the file cannot be read, is not YAML, has a key twice, or
+    holds more than a file of the library ever does: values, levels, digits.
     """
     places = Places(name or str(path))
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = content_of(path, inside).decode("utf-8")
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise LibraryError(f"cannot be read: {reason}", Place(places.path)) from None
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:  # characters that YAML does not allow
+        raise LibraryError(f"is not valid YAML: {str(error).splitlines()[0]}", Place(places.path)) from None
     try:
         node = loader.get_single_node()
         data = _build(loader, node, (), places) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(places.path, mark.line + 1, mark.column + 1) if mark else Place(places.path)
-        raise LibraryError(f"is no valid YAML: {error.problem or error.context}", place) from None
+        raise LibraryError(f"is not valid YAML: {error.problem or error.context}", place) from None
     except yaml.YAMLError as error:
-        raise LibraryError(f"is no valid YAML: {str(error).splitlines()[0]}", Place(places.path)) from None
+        raise LibraryError(f"is not valid YAML: {str(error).splitlines()[0]}", Place(places.path)) from None
     except RecursionError:
         raise LibraryError("is nested too deeply", Place(places.path)) from None
     finally:
@@ -109,8 +125,14 @@ def load(path: Path, name: str = "") -> tuple[Any, Places]:
 def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Places) -> Any:
     mark = node.start_mark
     places.marks.setdefault(keys, (mark.line + 1, mark.column + 1))
-    if node.tag.removeprefix("tag:yaml.org,2002:") not in ("map", "seq", "str", "int", "float", "bool", "null"):
-        raise LibraryError(f"the tag {node.tag} is not allowed", places.at(*keys))
+    if len(keys) > DEPTH:
+        raise LibraryError("is nested too deeply", places.at(*keys[:DEPTH]))
+    places.values += 1
+    if places.values > VALUES:  # counted where they are used: an alias stands for all that it names
+        raise LibraryError(f"has more than {VALUES:,} values, with those that aliases stand for", places.at(*keys))
+    allowed = {yaml.MappingNode: ("map",), yaml.SequenceNode: ("seq",)}.get(type(node), TAGS)
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in allowed:
+        raise LibraryError(f"the tag {node.tag[:60]} is not allowed here", places.at(*keys))
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -125,7 +147,12 @@ def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Pla
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_build(loader, item, (*keys, i), places) for i, item in enumerate(node.value)]
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        told = str(error) if "64 bits" in str(error) else f"'{str(node.value)[:40]}' is not of the type !!{kind}"
+        raise LibraryError(told, places.at(*keys)) from None
 
 
 _STEP = re.compile(r"\[(\.\.\.|\d+)\]|([^.\[\]]+)")

@@ -287,9 +287,11 @@ def fill(spec: Any, draw: Draw) -> tuple[Array, Array | None]:
         if aim is None:
             raise ValueError(f"unknown aim '{name}' for {draw.port}; known: {', '.join(AIMS)}")
         try:
-            values = aim(draw, **parameters)
-        except (TypeError, ArithmeticError) as error:
-            raise ValueError(f"aim '{name}' for {draw.port}: {str(error).partition('() ')[2] or error}") from None
+            with np.errstate(all="ignore"):
+                values = aim(draw, **parameters)
+        except (TypeError, ArithmeticError, LookupError) as error:
+            told = str(error).partition("() ")[2] or f"its parameters do not fit ({error})"
+            raise ValueError(f"aim '{name}' for {draw.port}: {told}") from None
         return _injected(values, inject, draw.port) if inject else values, None
     literal = np.array(spec, dtype=object)
     if literal.size == 0 and 0 in draw.shape:
