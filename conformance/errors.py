@@ -48,6 +48,34 @@ class Lost(Exception):  # noqa: N818  it happened to a process of ours; whose fa
         return f"{self.kind}: {self.says}"
 
 
+MOST = 300  # characters of a text that is not ours
+
+
+def text_of(thing: object, most: int = MOST) -> str:
+    """What an object says of itself, on one line that is safe to print, whatever its methods do."""
+    try:
+        text = thing if type(thing) is str else str(thing)
+        lines = text.strip().splitlines()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return f"no text: str() raises {type(error).__name__}"
+    return plain(lines[0] if lines else "", most) or "no message"
+
+
+def plain(text: str, most: int = MOST) -> str:
+    """A text of somebody else's, cut to a sensible length, with everything that does not print written as an escape.
+
+    Control characters, halves of surrogate pairs and marks that turn the direction of writing are escaped; line ends
+    and tabs stay.
+    """
+    if len(text) > most:
+        text = text[:most] + "..."
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
     """' (did you mean ...?)' for a word that is close to a known one, else an empty string."""
     close = get_close_matches(word, known, n=1, cutoff=0.6)

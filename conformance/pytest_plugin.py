@@ -141,7 +141,7 @@ def check(suite: Suite, connect: str, case: Case) -> None:
     if expected and entry:
         if expected.met(outcome):
             pytest.xfail(f"{entry.reason} ({entry.url})")
-        if found := surprise(entry, outcome):
+        if found := surprise(entry, outcome, case.clauses):
             pytest.fail(f"{found.kind}: {found.says}", pytrace=False)
     if outcome.status == "unsupported":
         pytest.skip(outcome.reason)

@@ -7,23 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from reference.parts import Part
+
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A region of one output and what stands there.
-
-    `index` selects the region: ``output[index]`` has the shape of `value`. `bound` and `quality` have it too, in
-    float64, or are None for a copy. `clause` is the one that a wrong element breaks.
-    """
-
-    region: str
-    clause: str
-    index: tuple[Any, ...]
-    value: Array
-    bound: Array | None = None
-    quality: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +25,7 @@ class Expected:
         out = np.full(self.shape, rest, dtype=self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for part in self.parts:
-                out[part.index] = part.value.astype(self.dtype)
+                out[part.index] = part.filled(self.dtype)
         return out
 
     def defined(self) -> Array:

@@ -18,17 +18,27 @@ P = TypeVar("P", bound="Part")
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is recommended of all units together, by which clause, and how it is not met."""
+
+    clause: str
+    says: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What comparing a part with an answer found; both arrays have one item for each unit of the part.
 
     `ratio` is the share used of what is allowed: 0 is exactly right, above 1 (or NaN) wrong, infinite wrong by any
     measure. `warned` marks units that are right, but not as a recommendation has them. `measured`: the ratios are
-    shares of an error bound, and the largest is reported as headroom.
+    shares of an error bound, and the largest is reported as headroom. `remark` is a recommendation that the part as a
+    whole does not meet.
     """
 
     ratio: Array
     warned: Array
     measured: bool = False
+    remark: Remark | None = None
 
     @property
     def wrong(self) -> Array:
@@ -115,8 +125,7 @@ def pick_index(index: Index, mask: Array) -> Index:
 
 def same_bits(a: Array, b: Array) -> Array:
     """Mask of elements with the same bits, or NaN in both; shapes and dtypes are equal."""
-    unsigned = np.dtype(f"u{a.dtype.itemsize}")
-    same: Array = np.ascontiguousarray(a).view(unsigned) == np.ascontiguousarray(b).view(unsigned)
+    same: Array = _bits(a) == _bits(b)
     if same.all() or a.dtype.kind in "iub":
         return same
     with np.errstate(invalid="ignore"):
@@ -124,21 +133,36 @@ def same_bits(a: Array, b: Array) -> Array:
     return same
 
 
+def _bits(array: Array) -> Array:
+    """The bits of every element as an unsigned integer."""
+    return np.ascontiguousarray(array).reshape(array.shape).view(np.dtype(f"u{array.dtype.itemsize}"))
+
+
 @dataclass(frozen=True)
 class Copy:
-    """Elements that must have given bits: copies, counts, fixed entries. NaN equals NaN, whatever its bits."""
+    """Elements that must have given bits: copies, counts, fixed entries.
+
+    A NaN must stay one; that it keeps its bits is recommended where `payload` is set (version 2 of the contract).
+    """
 
     region: str
     clause: str
     index: Index
     value: Array
+    payload: bool = True
 
     def compare(self, got: Array) -> Comparison:
+        equal = _bits(got) == _bits(self.value)
+        warned = np.zeros(got.shape, dtype=bool)
+        if equal.all():
+            return Comparison(np.zeros(got.shape), warned)
         same = same_bits(got, self.value)
-        return Comparison(np.where(same, 0.0, np.inf), np.zeros(got.shape, dtype=bool))
+        return Comparison(np.where(same, 0.0, np.inf), same & ~equal if self.payload else warned)
 
     def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
-        return Detail(self.clause, got[at], self.value[at], _error(got[at], self.value[at]))
+        says = "is a NaN with other bits than the one it is a copy of" if got[at] != got[at] else ""
+        want = self.value[at]
+        return Detail(self.clause, got[at], want, _error(got[at], want), says=says if want != want else "")
 
     def agrees(self, got: Array) -> bool:
         return got.tobytes() == self.value.tobytes()
@@ -174,6 +198,7 @@ class Bounded:
     """Computed elements: values in float64, and how far a conforming implementation may be off.
 
     `bound` is the worst case, `quality` the statistical tier, both of the values' shape. An infinite bound: not judged.
+    `unbiased` names the clause that recommends rounding to nearest, where that is looked at.
     """
 
     region: str
@@ -182,6 +207,7 @@ class Bounded:
     value: Array
     bound: Array
     quality: Array
+    unbiased: str = ""
 
     def compare(self, got: Array) -> Comparison:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -199,7 +225,17 @@ class Bounded:
             unjudged = np.isinf(self.bound)
             ratio[unjudged] = 0.0
             warned[unjudged] = False
-        return Comparison(ratio, warned, measured=True)
+        return Comparison(ratio, warned, measured=True, remark=self._leaning(got) if self.unbiased else None)
+
+    def _leaning(self, got: Array) -> Remark | None:
+        """A remark when the errors of many elements lean to one side, as truncation makes them."""
+        if got.size < MANY:
+            return None
+        mean, count = bias(got, self.value, self.bound)
+        if count < MANY or abs(mean) <= LEAN:
+            return None
+        says = f"the errors of {count:,} elements are {mean:+.2f} units in the last place on average"
+        return Remark(self.unbiased, f"{says} (away from zero is +); rounded to nearest they are at most {LEAN:g}")
 
     def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
         return Detail(self.clause, got[at], self.value[at], _error(got[at], self.value[at]), float(self.bound[at]))
@@ -228,12 +264,12 @@ class Bounded:
         """Both answers may be off by the bound. An infinity may be one of overflow, and is not compared."""
         numbers = got.astype(np.float64)
         bound = np.where(np.isinf(numbers), np.inf, 2 * self.bound)
-        return replace(self, value=numbers, bound=bound, quality=bound)
+        return replace(self, value=numbers, bound=bound, quality=bound, unbiased="")
 
     def repeated(self, got: Array) -> Part:
         """Rows with an element outside the domain are left out."""
         judged = np.asarray(np.isfinite(self.bound).all(axis=tuple(range(1, self.bound.ndim))))
-        bits = Copy(self.region, self.clause, self.index, got)
+        bits = Copy(self.region, self.clause, self.index, got, payload=False)
         return bits if judged.all() else bits.pick(judged)
 
     def scaled(self, copied: float, computed: float) -> Bounded:
@@ -243,10 +279,67 @@ class Bounded:
         return replace(self, value=np.where(known, values, self.value).astype(np.float64))
 
 
+MANY = 4000  # elements over which errors are averaged
+LEAN = 0.05  # units in the last place that they may be off on average
+
+
+def bias(got: Array, want: Array, bound: Array) -> tuple[float, int]:
+    """The mean error in units in the last place, away from zero positive, and over how many elements it is taken.
+
+    Left out is what is not finite, not judged, or below the normal numbers of the type.
+    """
+    info = ml_dtypes.finfo(got.dtype)
+    with np.errstate(all="ignore"):
+        value, size = got.astype(np.float64), np.abs(want)
+        counts = np.isfinite(value) & np.isfinite(size) & np.isfinite(bound)
+        counts &= (size >= 2 * float(info.smallest_normal)) & (size < float(info.max) / 2)
+        if not counts.any():
+            return 0.0, 0
+        unit = 2.0 ** np.floor(np.log2(size[counts])) * float(info.eps)
+        errors = (value[counts] - want[counts]) * np.sign(want[counts]) / unit
+    return float(errors.mean()), int(counts.sum())
+
+
+def elements(part: Part, *, recommended: bool = False) -> tuple[Array, Array] | None:
+    """Values and largest errors of a part that is judged element by element, float64; None for any other.
+
+    The largest error is 0 where bits must be the same, and infinite where nothing is judged.
+    """
+    if isinstance(part, Bounded):
+        return part.value, part.quality if recommended else part.bound
+    if isinstance(part, Copy):
+        with np.errstate(invalid="ignore"):
+            return part.value.astype(np.float64), np.zeros(part.value.shape)
+    return None
+
+
+def finite(part: Part) -> Part:
+    """The part with computed elements compared only where they are finite."""
+    if not isinstance(part, Bounded):
+        return part
+    bound = np.where(np.isfinite(part.value), part.bound, np.inf)
+    return replace(part, bound=bound, quality=bound)
+
+
+def together(answered: Part, due: Part, change: float) -> Part | None:
+    """Values that were answered, times a power of two, with what another call may be off by added; None for copies.
+
+    `answered` is what `Part.answered` gave, whose bound is twice the one of a single answer.
+    """
+    if not isinstance(answered, Bounded) or not isinstance(due, Bounded):
+        return None
+    bound = answered.bound / 2 * change + due.bound
+    bound[~np.isfinite(answered.value)] = np.inf
+    return replace(answered, value=answered.value * change, bound=bound, quality=bound)
+
+
 def _error(got: Any, want: Any) -> float | None:
     with np.errstate(all="ignore"):
         error = abs(float(got) - float(want))
     return error if np.isfinite(error) else None
 
 
-__all__ = ["Array", "Bounded", "Comparison", "Copy", "Detail", "Index", "Part", "pick_index", "same_bits"]
+__all__ = [
+    "Array", "Bounded", "Comparison", "Copy", "Detail", "Index", "Part", "Remark", "bias", "elements", "finite",
+    "pick_index", "same_bits", "together",
+]  # fmt: skip

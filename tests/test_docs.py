@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 from logs import FROZEN
 
-from conformance.judging.engine import AUDITS, STATUSES
+from conformance.judging.audits import AUDITS
+from conformance.judging.outcome import STATUSES
 from conformance.library.lint import problems
 from conformance.library.reading import Library, load_file, load_library
 from conformance.library.written import File, Written

@@ -9,7 +9,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from conformance.judging.judge import judge, same_bits
-from reference.expected import Expected, Part
+from reference.expected import Expected
+from reference.parts import Bounded, Copy
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 TYPES = [F32, F16, BF16]
@@ -20,13 +21,13 @@ def one(value, bound, quality=None, dtype=F32):
     """An output of a single element with a bound."""
     value, bound = np.array([[value]], dtype=np.float64), np.array([[bound]], dtype=np.float64)
     quality = bound if quality is None else np.array([[quality]], dtype=np.float64)
-    return Expected((1, 1), dtype, (Part("all", "AVG-1", (np.array([0]), slice(0, None)), value, bound, quality),))
+    return Expected((1, 1), dtype, (Bounded("all", "AVG-1", (np.array([0]), slice(0, None)), value, bound, quality),))
 
 
 def copy(values, dtype=F32):
     """A row that must be copied bit for bit."""
     array = np.asarray(values).astype(dtype).reshape(1, -1)
-    return Expected(array.shape, dtype, (Part("copied", "OUT-1", (np.array([0]),), array),))
+    return Expected(array.shape, dtype, (Copy("copied", "OUT-1", (np.array([0]),), array),))
 
 
 def verdict(got, expected, dtype=F32):
@@ -64,7 +65,7 @@ class TestBounds:
         assert verdict([[1.5]], one(1.0, 1.0)).headroom == {"AVG-1": 0.5}
         value, bound = np.array([[1.0, 1.0]]), np.array([[1.0, 4.0]])
         parts = [
-            Part("a", "AVG-1", (np.array([0]), slice(d, d + 1)), value[:, [d]], bound[:, [d]], bound[:, [d]])
+            Bounded("a", "AVG-1", (np.array([0]), slice(d, d + 1)), value[:, [d]], bound[:, [d]], bound[:, [d]])
             for d in (0, 1)
         ]
         assert verdict([[1.5, 2.0]], Expected((1, 2), F32, tuple(parts))).headroom == {"AVG-1": 0.5}
@@ -80,7 +81,7 @@ class TestBounds:
 
     def test_an_unjudged_element_is_never_the_worst(self):
         value, bound = np.array([[1.0, 1.0]]), np.array([[np.inf, 0.5]])
-        part = Part("all", "AVG-1", (np.array([0]), slice(0, 2)), value, bound, bound)
+        part = Bounded("all", "AVG-1", (np.array([0]), slice(0, 2)), value, bound, bound)
         result = verdict([[9.0, 1.75]], Expected((1, 2), F32, (part,)))
         assert (result.worst.index, result.worst.ratio, result.wrong) == ((0, 1), 1.5, 1)
 
@@ -141,10 +142,10 @@ class TestCopies:
         assert result.worst.index == (0, at)
         assert result.wrong == 1
 
-    def test_nan_payloads_are_free(self):
+    def test_other_bits_of_a_nan_are_warned_of(self):
         quiet, other = np.uint32(0x7FC00000), np.uint32(0xFFC12345)
         got = np.array([[other]], dtype=np.uint32).view(np.float32)
-        assert judge("keys", got, copy(np.array([quiet]).view(np.float32))).status == "pass"
+        assert judge("keys", got, copy(np.array([quiet]).view(np.float32))).status == "quality-warning"
 
     @pytest.mark.parametrize("dtype", TYPES)
     def test_nan_is_no_number_and_a_number_no_nan(self, dtype):
@@ -189,7 +190,7 @@ class TestForm:
 
     def test_empty_output_passes(self):
         nothing = np.zeros(0, int)
-        part = Part("all", "AVG-1", (nothing,), np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 3)))
+        part = Bounded("all", "AVG-1", (nothing,), np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 3)))
         assert judge("keys", np.zeros((2, 3), np.float32), Expected((2, 3), F32, (part,))).status == "pass"
 
 
@@ -197,7 +198,7 @@ class TestDontCare:
     @given(dtypes, st.integers(0, 5), st.sampled_from([np.nan, np.inf, -1e30, 0.0]))
     def test_unspecified_rows_are_never_looked_at(self, dtype, row, rest):
         value, bound = np.ones((1, 3)), np.full((1, 3), 0.01)
-        expected = Expected((6, 3), dtype, (Part("all", "AVG-1", (np.array([row]),), value, bound, bound),))
+        expected = Expected((6, 3), dtype, (Bounded("all", "AVG-1", (np.array([row]),), value, bound, bound),))
         with np.errstate(over="ignore"):
             got = np.full((6, 3), rest, dtype=np.float64).astype(dtype)
         got[row] = 1.0
@@ -212,7 +213,7 @@ class TestWorst:
         value = np.zeros((2, 4))
         bound = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.001, 1.0, 1.0]])
         index = (np.array([0, 2]), np.array([1, 0]), slice(4, 8))
-        expected = Expected((3, 2, 8), F32, (Part("rotated", "ROT-1", index, value, bound, bound),))
+        expected = Expected((3, 2, 8), F32, (Bounded("rotated", "ROT-1", index, value, bound, bound),))
         got = np.zeros((3, 2, 8), np.float32)
         got[0, 1, 6], got[2, 0, 5] = 2.0, 0.5
         worst = judge("keys", got, expected).worst
@@ -230,7 +231,7 @@ class TestWorst:
 
     def test_the_index_adds_the_start_of_a_slice(self):
         value = np.zeros((1, 4))
-        expected = Expected((1, 7), F32, (Part("tail", "NRM-1", (np.array([0]), slice(3, 7)), value, value, value),))
+        expected = Expected((1, 7), F32, (Bounded("tail", "NRM-1", (np.array([0]), slice(3, 7)), value, value, value),))
         got = np.zeros((1, 7), np.float32)
         got[0, 4] = 1.0
         assert judge("keys", got, expected).worst.index == (0, 4)
@@ -253,8 +254,8 @@ class TestWorst:
 
     def test_a_failing_part_is_named_before_a_warned_one(self):
         ones = np.ones((1, 1))
-        warned = Part("a", "ROT-1", (np.array([0]), slice(0, 1)), ones, ones, ones * 0.1)
-        failed = Part("b", "NRM-1", (np.array([0]), slice(1, 2)), ones, ones * 0.01, ones * 0.01)
+        warned = Bounded("a", "ROT-1", (np.array([0]), slice(0, 1)), ones, ones, ones * 0.1)
+        failed = Bounded("b", "NRM-1", (np.array([0]), slice(1, 2)), ones, ones * 0.01, ones * 0.01)
         result = verdict([[1.9, 1.02]], Expected((1, 2), F32, (warned, failed)))
         assert (result.status, result.clause, result.worst.region, result.wrong) == ("fail", "NRM-1", "b", 1)
 
@@ -262,39 +263,41 @@ class TestWorst:
     def test_a_part_that_only_warns_does_not_soften_one_that_fails(self, order):
         ones = np.ones((1, 1))
         parts = [
-            Part("a", "NRM-1", (np.array([0]), slice(0, 1)), ones, ones * 0.01, ones * 0.01),
-            Part("b", "ROT-1", (np.array([0]), slice(1, 2)), ones, ones, ones * 0.1),
+            Bounded("a", "NRM-1", (np.array([0]), slice(0, 1)), ones, ones * 0.01, ones * 0.01),
+            Bounded("b", "ROT-1", (np.array([0]), slice(1, 2)), ones, ones, ones * 0.1),
         ]
         result = verdict([1.5, 1.5], Expected((1, 2), F32, tuple(parts[i] for i in order)))
         assert (result.status, result.clause, result.wrong) == ("fail", "NRM-1", 1)
 
     def test_only_what_is_beyond_its_bound_counts_as_wrong(self):
         value, bound = np.zeros((1, 4)), np.ones((1, 4))
-        part = Part("all", "AVG-1", (np.array([0]),), value, bound, bound)
+        part = Bounded("all", "AVG-1", (np.array([0]),), value, bound, bound)
         assert verdict([0.5, 1, 2, 3], Expected((1, 4), F32, (part,))).wrong == 2
 
     def test_later_parts_are_judged_whatever_the_first_is(self):
-        wrong = Part("b", "NRM-1", (np.array([0]), slice(1, 2)), np.ones((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)))
-        empty = Part("a", "AVG-1", (np.array([], int), slice(0, 1)), *[np.zeros((0, 1))] * 3)
-        copied = Part("a", "OUT-1", (np.array([0]), slice(0, 1)), np.ones((1, 1), np.float32))
+        wrong = Bounded("b", "NRM-1", (np.array([0]), slice(1, 2)), np.ones((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)))
+        empty = Bounded("a", "AVG-1", (np.array([], int), slice(0, 1)), *[np.zeros((0, 1))] * 3)
+        copied = Copy("a", "OUT-1", (np.array([0]), slice(0, 1)), np.ones((1, 1), np.float32))
         for first in (empty, copied):
             assert verdict([1, 2], Expected((1, 2), F32, (first, wrong))).status == "fail"
 
     @pytest.mark.parametrize(("errors", "region"), [((3, 2), "a"), ((2, 3), "b"), ((2, 2), "a")])
     def test_of_two_failing_parts_the_worse_is_named_the_first_of_equals(self, errors, region):
         zero, one = np.zeros((1, 1)), np.ones((1, 1))
-        parts = [Part(name, "NRM-1", (np.array([0]), slice(i, i + 1)), zero, one, one) for i, name in enumerate("ab")]
+        parts = [
+            Bounded(name, "NRM-1", (np.array([0]), slice(i, i + 1)), zero, one, one) for i, name in enumerate("ab")
+        ]
         assert verdict(errors, Expected((1, 2), F32, tuple(parts))).worst.region == region
 
     def test_a_warning_names_the_element_that_it_is_about(self):
         value, quality = np.zeros((1, 2)), np.array([[1, 0.1]])
-        part = Part("all", "AVG-1", (np.array([0]),), value, np.ones((1, 2)), quality)
+        part = Bounded("all", "AVG-1", (np.array([0]),), value, np.ones((1, 2)), quality)
         result = verdict([0.9, 0.5], Expected((1, 2), F32, (part,)))
         assert (result.status, result.worst.index) == ("quality-warning", (0, 1))
 
     def test_every_axis_has_its_place_in_the_index(self):
         value = np.zeros((1, 2, 3))
-        part = Part("all", "AVG-1", (np.array([1]), slice(1, 3), slice(2, 5)), value, value, value)
+        part = Bounded("all", "AVG-1", (np.array([1]), slice(1, 3), slice(2, 5)), value, value, value)
         got = np.zeros((2, 4, 6), np.float32)
         got[1, 2, 3] = 1
         assert judge("keys", got, Expected((2, 4, 6), F32, (part,))).worst.index == (1, 2, 3)

@@ -326,11 +326,11 @@ def test_a_call_of_a_stream_is_shown_with_the_calls_before(recorded, operation, 
     backend = catalogue.backend("fault", "F01")
     case = next(
         c for c in find(library.cases, type="f32", streams=True, refusal=False, topic="streams")
-        if Engine(operation, backend).run(c).where.startswith("stream ")
+        if Engine(operation, backend).run(c).place.at == "stream"
     )  # fmt: skip
     found = recorded(case, backend)
     text = script(found, operation, "user_function:call")
-    assert found.outcome.where in text
+    assert str(found.outcome.where) in text
     assert here(text, NumPyReference(), case)[0] == 0
     assert here(text, backend, case)[0] == 1
 
@@ -338,9 +338,9 @@ def test_a_call_of_a_stream_is_shown_with_the_calls_before(recorded, operation, 
 def test_the_calls_of_a_case_are_those_of_the_engine(operation, generated):
     case = next(find(generated, refusal=False, streams=True))
     calls = made(case, operation, {}, NumPyReference().describe())
-    assert calls[0].where == "single call" and calls[0].verdicts == 0
-    assert [call.where for call in calls if call.where.startswith("stream ")]
-    assert calls[-1].where == "repeated call"
+    assert calls[0].where.at == "single" and calls[0].verdicts == 0
+    assert [call.where for call in calls if call.where.at == "stream"]
+    assert calls[-1].where.at == "repeated"
     assert [call.verdicts for call in calls] == sorted(call.verdicts for call in calls)
 
 

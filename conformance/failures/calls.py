@@ -6,13 +6,16 @@ How far a run came is told by the outputs that were judged before, so that a fai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
-from conformance.judging.engine import Answer, Array, Engine, Inputs, Outcome, Run
+from conformance.judging.audits import BY_CALLS
+from conformance.judging.calling import Array, Inputs, Run
+from conformance.judging.engine import Engine
+from conformance.judging.outcome import Kind, Outcome, Where
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 from reference.expected import Expected
@@ -22,7 +25,7 @@ from reference.expected import Expected
 class Made:
     """A call: where it was made, after how many judged outputs, on what configuration and inputs."""
 
-    where: str
+    where: Where
     verdicts: int
     config: OperationConfig
     inputs: Inputs
@@ -54,20 +57,21 @@ class _Session:
         return
 
 
-class _Noting(Engine):
-    """An engine that keeps every call it makes."""
+@dataclass
+class Noting:
+    """An observer that keeps every call that is made."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.made: list[Made] = []
+    made: list[Made] = field(default_factory=list)
 
-    def call(
-        self, run: Run, session: Session, inputs: Inputs, expected: Mapping[str, Expected], *, check: bool = True
-    ) -> Answer:
-        assert isinstance(session, _Session)
-        kept = {name: array.copy() for name, array in inputs.items()}
-        self.made.append(Made(run.where, run.verdicts, session.config, kept))
-        return super().call(run, session, inputs, expected, check=check)
+    def called(self, run: Run, config: OperationConfig, inputs: Inputs, expected: Mapping[str, Expected]) -> None:
+        """Keep a call."""
+        self.made.append(Made(run.where, run.verdicts, config, inputs))
+
+    def answered(self, run: Run, got: Mapping[str, Any] | BaseException) -> None:
+        """The reference answers right."""
+
+    def ended(self, case: Case, outcome: Outcome) -> None:
+        """The case is over."""
 
 
 def made(
@@ -77,10 +81,11 @@ def made(
 
     They are those of a backend that is wrong where the relation `doubted` is asked together with others.
     """
-    engine = _Noting(operation, _Reference(operation, readings, info), readings, info)
+    noting = Noting()
+    engine = Engine(operation, _Reference(operation, readings, info), readings, info, observers=(noting,))
     engine.doubted = doubted
     engine.run(case)
-    return engine.made
+    return noting.made
 
 
 def failing(
@@ -91,28 +96,23 @@ def failing(
     Empty when it shows in no call of its own, as when calls run at the same time.
     """
     asked = tuple(name for name in case.relations if name not in outcome.skipped)
-    place = _place(outcome.where)
-    doubted = place[1] if place[0] == "relation" else ""
+    place, kind = outcome.place, outcome.sort
+    doubted = place.names[0] if place.at == "relation" else ""
     everything = made(msgspec.structs.replace(case, relations=asked), operation, readings, info, doubted)
-    if outcome.reason.startswith("passes on a fresh session"):
+    if kind is Kind.ALONE or (place.at == "audit" and place.names[0] not in BY_CALLS):
         return []
-    if outcome.where in ("prepare", "single call") and outcome.clause != "PLG-1":
+    if place.at in ("prepare", "single"):
         return everything[:1]
-    if outcome.lost or outcome.where == "after the last call":
+    if outcome.lost or place.at == "after":
         return everything
     if doubted:
         return everything[: _last(everything, place)]
-    raised = outcome.status == "error" or outcome.reason.startswith("refuses")
-    modified = outcome.clause == "PLG-2"  # seen before anything is judged
-    until = [one for one in everything if one.verdicts <= outcome.verdicts - (not raised and not modified)]
+    # Whatever is seen before outputs are judged leaves the count as it was before the call.
+    unjudged = outcome.status == "error" or kind in (Kind.REFUSES, Kind.EARLY, Kind.MODIFIED, Kind.CHANGED)
+    until = [one for one in everything if one.verdicts <= outcome.verdicts - (not unjudged)]
     return until[: _last(until, place)]
 
 
-def _last(calls: list[Made], place: list[str]) -> int:
+def _last(calls: list[Made], place: Where) -> int:
     """How many calls there are up to the last one made at a place; 0 when there is none."""
-    return max((number for number, one in enumerate(calls, 1) if _place(one.where) == place), default=0)
-
-
-def _place(where: str) -> list[str]:
-    """Where a call was made, without what is told behind it, which may be of another call."""
-    return where.partition(",")[0].split()[:2] or [""]
+    return max((number for number, one in enumerate(calls, 1) if one.where.call_of == place.call_of), default=0)

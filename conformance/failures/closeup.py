@@ -121,7 +121,7 @@ def _lines(engine: Engine, case: Case, outcome: Outcome, call: Call | None) -> I
     if outcome.status in ("pass", "unsupported", "not-run"):
         yield f"    {line(outcome.reason) or plural(outcome.verdicts, 'verdict')}"
         return
-    yield f"    {line(outcome.where)}: {line(outcome.reason)}"
+    yield f"    {line(str(outcome.where))}: {line(outcome.reason)}"
     if call:
         yield ""
         yield f"call {call.number}: {_configuration(call.config)}"

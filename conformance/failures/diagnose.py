@@ -17,14 +17,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, info_for
-from conformance.errors import UsageError
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, info_for
+from conformance.errors import UsageError, text_of
 from conformance.faults import catalogue, suspicion
 from conformance.faults.entry import Entry
 from conformance.faults.matrix import promise
-from conformance.faults.trial import Common, SharingEngine
-from conformance.judging.engine import Answer, Engine, Inputs, Outcome, Run
-from conformance.judging.judge import same_bits
+from conformance.faults.trial import Common, Sharing
+from conformance.judging.calling import Inputs, Run
+from conformance.judging.engine import Engine
+from conformance.judging.outcome import Kind, Outcome
 from conformance.library.operations import cases_root
 from conformance.library.reading import Library
 from conformance.spec.case import Case
@@ -33,6 +34,7 @@ from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, Reading
 from conformance.spec.resized import reshaped
 from reference.expected import Expected
+from reference.parts import elements, same_bits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,55 +58,25 @@ class Step:
     expected: Mapping[str, Expected]
 
 
-class _Recorder:
-    """A backend that keeps what its sessions answered."""
+@dataclass
+class Tracing:
+    """An observer that keeps the steps of the case that is run."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.latest: Mapping[str, Array] | str = ""
+    steps: list[Step] = field(default_factory=list)
 
-    def describe(self) -> BackendInfo | tuple[BackendInfo, ...]:
-        return self.backend.describe()
+    def called(self, run: Run, config: OperationConfig, inputs: Inputs, expected: Mapping[str, Expected]) -> None:
+        """A call begins a step."""
+        self.steps.append(Step("", expected))
 
-    def prepare(self, config: OperationConfig) -> Session:
-        return _RecordedSession(self.backend.prepare(config), self)
+    def answered(self, run: Run, got: Mapping[str, Any] | BaseException) -> None:
+        """Its answer, or what it raised, ends it."""
+        if isinstance(got, BaseException):
+            self.steps[-1].got = f"{type(got).__name__} {text_of(got)}"
+        else:
+            self.steps[-1].got = {n: array.copy() for n, array in got.items() if isinstance(array, np.ndarray)}
 
-
-class _RecordedSession:
-    def __init__(self, session: Session, recorder: _Recorder) -> None:
-        self.session, self.recorder = session, recorder
-
-    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        try:
-            got = self.session.run(inputs)
-        except Exception as error:
-            self.recorder.latest = f"{type(error).__name__} {error}"
-            raise
-        if isinstance(got, Mapping):
-            self.recorder.latest = {name: array.copy() for name, array in got.items() if isinstance(array, np.ndarray)}
-        return got
-
-    def close(self) -> None:
-        self.session.close()
-
-
-class TracingEngine(SharingEngine):
-    """An engine that keeps the steps of the case it runs."""
-
-    def __init__(self, operation: Operation, backend: Backend, info: BackendInfo, common: Common) -> None:
-        recorder = _Recorder(backend)
-        super().__init__(operation, recorder, info=info)
-        self.common = common
-        self.recorder, self.steps = recorder, list[Step]()
-
-    def call(
-        self, run: Run, session: Session, inputs: Inputs, expected: Mapping[str, Expected], *, check: bool = True
-    ) -> Answer:
-        self.recorder.latest = ""
-        try:
-            return super().call(run, session, inputs, expected, check=check)
-        finally:
-            self.steps.append(Step(self.recorder.latest, expected))
+    def ended(self, case: Case, outcome: Outcome) -> None:
+        """The case is over."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +112,15 @@ def _alike(a: Array, b: Array, expected: Expected) -> bool:
         return bool(_near(a, b, 0.0).all())
     for part in expected.parts:
         x, y = a[part.index], b[part.index]
-        if part.bound is None:
-            # A wrong copy may be a computed number: then rounding is all that may differ.
-            if not (same_bits(x, y) | (_near(x, y, 0.0) & ~same_bits(x, part.value))).all():
+        limits = elements(part)
+        if limits is None:
+            if part.answered(x).compare(y).wrong.any():
                 return False
-        elif not (_near(x, y, 2 * part.bound) | np.isinf(part.bound)).all():
+            continue
+        value, bound = limits
+        # A wrong copy may be a computed number: then rounding is all that may differ.
+        near = _near(x, y, 2 * bound) & ((bound > 0) | ~same_bits(x, value.astype(x.dtype)))
+        if not (same_bits(x, y) | near | np.isinf(bound)).all():
             return False
     return True
 
@@ -214,12 +190,15 @@ class Lab:
     def trace(self, case: Case, backend: Backend, info: BackendInfo | None = None) -> Trace:
         """How a case goes on fresh sessions of a backend."""
         common = self._common.setdefault(case.id, Common(case))
-        engine = TracingEngine(self.operation, backend, info or info_for(backend, self.operation.operation), common)
+        tracing = Tracing()
+        source = Sharing(self.operation, common)
+        info = info or info_for(backend, self.operation.operation)
+        engine = Engine(self.operation, backend, info=info, source=source, observers=(tracing,))
         try:
             outcome = engine.run(common.case)
         finally:
             engine.close()
-        return Trace(outcome, tuple(engine.steps))
+        return Trace(outcome, tuple(tracing.steps))
 
     def of(self, suspect: Suspect, case: Case, info: BackendInfo | None = None) -> Trace:
         """How a case goes on a suspect; `info` makes it declare no more than the backend under test does."""
@@ -411,7 +390,7 @@ def first_stage(lab: Lab, backend: Backend, info: BackendInfo, failed: Sequence[
             continue
         first = lab.operation.outputs[0].name
         if worst is None:
-            return "partition" if first in trace.outcome.reason else "carried state"
+            return "partition" if trace.outcome.about == first else "carried state"
         if worst.output != first:
             return "carried state"
         if worst.bound is None or _misplaced(trace.steps[-1], first):
@@ -429,7 +408,8 @@ def _misplaced(step: Step, output: str) -> bool:
     wanted = expected.fill(np.nan).reshape(rows.shape).astype(np.float64)
     bounds = np.full(expected.shape, 0.0)
     for part in expected.parts:
-        bounds[part.index] = 0.0 if part.bound is None else part.bound
+        limits = elements(part)
+        bounds[part.index] = 0.0 if limits is None else limits[1]
     bounds = bounds.reshape(rows.shape)
     for want, bound, there in zip(wanted, bounds, rows, strict=True):
         if np.isnan(want).any() or (np.abs(there - want) <= bound).all():
@@ -510,7 +490,7 @@ def _followed_refusal(
                 outcome = engine.run(case)
                 if outcome.status in ("pass", "quality-warning"):
                     return reading.default
-                if "refuses a valid case" in outcome.reason:
+                if outcome.kind is Kind.REFUSES:
                     return choice
     finally:
         engine.close()
@@ -539,13 +519,16 @@ def _differ(a: Mapping[str, Expected], b: Mapping[str, Expected]) -> bool:
         if one.shape != other.shape or len(one.parts) != len(other.parts):
             return True
         for p, q in zip(one.parts, other.parts, strict=True):
-            if p.value.shape != q.value.shape or any(
-                not np.array_equal(x, y) for x, y in zip(p.index, q.index, strict=True) if not isinstance(x, slice)
+            if len(p.index) != len(q.index) or any(
+                x != y if isinstance(x, slice) else not np.array_equal(x, y)
+                for x, y in zip(p.index, q.index, strict=True)
             ):
                 return True
-            if p.bound is not None and q.bound is not None:
+            mine, theirs = elements(p), elements(q)
+            if mine and theirs:
                 with np.errstate(invalid="ignore"):
-                    if (np.abs(p.value - q.value) > 4 * (p.bound + q.bound)).any():
+                    apart = np.abs(mine[0] - theirs[0]) > 4 * (mine[1] + theirs[1])
+                    if (apart & (mine[1] > 0) & (theirs[1] > 0)).any():
                         return True
     return False
 

@@ -23,7 +23,8 @@ from conformance import __version__
 from conformance.backends.protocol import BackendInfo
 from conformance.errors import UsageError
 from conformance.failures.calls import Made, failing
-from conformance.judging.engine import Array
+from conformance.judging.calling import Array
+from conformance.judging.outcome import Kind
 from conformance.record.recorded import Recorded
 from conformance.spec import aims
 from conformance.spec.case import summary
@@ -32,6 +33,7 @@ from conformance.spec.operation import Operation
 from conformance.spec.streams import spans
 from conformance.spec.types import dtype, smallest_normal
 from reference.expected import Expected
+from reference.parts import elements
 
 LINES = 60  # that a script has at most
 WRITTEN = 48  # elements that are written out
@@ -121,7 +123,7 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
     """
     case, outcome, readings = found.case, found.outcome, found.log.header.readings
     warned = outcome.status == "quality-warning"
-    if case.refusal and (warned or outcome.status == "error" or "refuses" in outcome.reason):
+    if case.refusal and (warned or outcome.status == "error" or outcome.sort in (Kind.EARLY, Kind.LATE)):
         raise _unshowable(found, "it is about the kind of a refusal, which a function has no way to say")
     if warned and (outcome.worst is None or outcome.worst.bound is None):
         raise _unshowable(found, "it holds the bits of two answers against each other, and both are right")
@@ -132,7 +134,10 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
     calls = failing(case, outcome, operation, readings, BackendInfo(**backend))
     if not calls:
         raise _unshowable(found, "it shows in no call of its own")
-    alone = len(calls) == 1 and outcome.clause != "PLG-2"  # by which inputs and earlier outputs stay as they are
+    alone = len(calls) == 1 and outcome.sort not in (
+        Kind.MODIFIED,
+        Kind.CHANGED,
+    )  # by which inputs and earlier outputs stay as they are
     return writer.script(function, *(writer.single(calls[0]) if alone else writer.several(calls)))
 
 
@@ -234,7 +239,7 @@ class _Writer:
             calls = [calls[0], calls[-1]]
         elif len(calls) > CALLS:
             calls = [*calls[:EARLY], *calls[EARLY - CALLS :]]
-        if self.found.outcome.where == "repeated call":  # once more: what alternates may be right this time
+        if self.found.outcome.place.at == "repeated":  # once more: what alternates may be right this time
             calls = [*calls, calls[-1]]
         pool: dict[tuple[bytes, str, tuple[int, ...]], int] = {}
         arrays: list[str] = []
@@ -425,9 +430,9 @@ def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
     want = np.zeros(expected.shape)
     bound = np.full(expected.shape, np.inf)
     for part in expected.parts:
-        limit = part.quality if quality else part.bound
-        want[part.index] = part.value.astype(np.float64)
-        bound[part.index] = 0.0 if limit is None else limit
+        limits = elements(part, recommended=quality)
+        if limits is not None:
+            want[part.index], bound[part.index] = limits
     return want.ravel(), bound.ravel()
 
 

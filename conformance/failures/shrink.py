@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.judging.engine import Outcome
+from conformance.judging.outcome import Outcome
 from conformance.spec.case import Case, new_tokens
 from conformance.spec.geometry import Geometry, span, spare
 from conformance.spec.inputs import inputs_of

@@ -261,7 +261,7 @@ class Worker:
 
     def _note(self, found: Found, variant: Entry, case: Case, outcome: Outcome) -> None:
         if killed(outcome, variant, self.trial.operation):
-            alarm = Alarm(case.id, outcome.status, outcome.where, outcome.reason)
+            alarm = Alarm(case.id, outcome.status, str(outcome.where), outcome.reason)
             found.alarms.setdefault(variant.id, []).append(alarm)
         mine = found.headroom.setdefault(variant.id, {})
         for ratio in outcome.headroom.values():

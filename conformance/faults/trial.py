@@ -14,8 +14,9 @@ import numpy as np
 
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
-from conformance.judging.engine import Engine, Inputs, Outcome
-from conformance.judging.relations import RelationsOnly
+from conformance.judging.calling import Inputs
+from conformance.judging.engine import Engine, Source
+from conformance.judging.outcome import Outcome
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation, Reference
 from reference.expected import Expected
@@ -60,16 +61,17 @@ class Common:
         self.oracles: dict[Any, Remembering] = {}
 
 
-class _Sharing:
-    """The part of an engine that takes inputs and expectations from `common`."""
+class Sharing(Source):
+    """Inputs and references from what all implementations share."""
 
-    common: Common
-    operation: Operation
+    def __init__(self, operation: Operation, common: Common) -> None:
+        super().__init__(operation, {})
+        self.common = common
 
     def inputs(self, case: Case) -> Inputs:
         key = "" if case is self.common.case else case.digest
         if key not in self.common.inputs:
-            self.common.inputs[key] = super().inputs(case)  # type: ignore[misc]
+            self.common.inputs[key] = super().inputs(case)
         inputs = self.common.inputs[key]
         # A refusal hands its inputs over as they are.
         return {name: array.copy() for name, array in inputs.items()} if case.refusal else inputs
@@ -77,16 +79,8 @@ class _Sharing:
     def oracle(self, case: Case) -> Reference:
         key = tuple(sorted(case.attributes.items()))
         if key not in self.common.oracles:
-            self.common.oracles[key] = Remembering(super().oracle(case))  # type: ignore[misc]
+            self.common.oracles[key] = Remembering(super().oracle(case))
         return self.common.oracles[key]
-
-
-class SharingEngine(_Sharing, Engine):
-    """The engine, with inputs and expectations shared."""
-
-
-class SharingRelations(_Sharing, RelationsOnly):
-    """The engine that knows no reference's values, with inputs shared."""
 
 
 class Trial:
@@ -94,13 +88,13 @@ class Trial:
 
     def __init__(self, operation: Operation, *, relations_only: bool = False) -> None:
         self.operation = operation
-        self._engine: type[SharingEngine | SharingRelations] = SharingRelations if relations_only else SharingEngine
+        self._free = relations_only
         self._common: OrderedDict[int, Common] = OrderedDict()
 
     def run(self, entry: Entry, case: Case) -> Outcome:
         """The outcome of a case on an implementation of its own process."""
-        engine = self._engine(self.operation, catalogue.backend_of(entry))
-        engine.common = self._of(case)
+        source = Sharing(self.operation, self._of(case))
+        engine = Engine(self.operation, catalogue.backend_of(entry), free=self._free, source=source)
         try:
             return engine.run(case)
         finally:

@@ -18,7 +18,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from conformance.backends.protocol import BackendInfo
-from conformance.judging.engine import AUDITS
+from conformance.judging.audits import AUDITS, SELDOM
 from conformance.spec.broken import applies, breach, due, ways
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate, symbols_of, whole
@@ -36,11 +36,10 @@ HUGE = 40  # and in one of so many configurations one attribute
 PLAIN = 4  # corners that the rest is then drawn from, so that the example does not take long
 PAST = "past"
 AUDITED = 50  # one in so many valid examples has an audit as well
-SELDOM = ("sessions", "concurrent")  # audits that prepare sessions
 REFUSED = 8  # one in so many examples breaks a rule
 ONE_BY_ONE = 12  # tokens up to which a stream of single tokens is drawn
 
-OFTEN = AUDITS + tuple(audit for audit in AUDITS if audit not in SELDOM) * 2
+OFTEN = tuple(AUDITS) + tuple(audit for audit in AUDITS if audit not in SELDOM) * 2
 
 # Hypothesis mixes in constants of loaded modules where a range is wider than this; narrower ones are drawn the same way
 # whatever is loaded.

@@ -8,13 +8,15 @@ for the bounds, OUT-1, STA-1 and STA-2 for the copies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import msgspec
 import numpy as np
 
-from reference.expected import Expected, Part
+from conformance.errors import text_of
+from reference.expected import Expected
+from reference.parts import Detail, Part, same_bits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,7 +31,8 @@ class Worst(msgspec.Struct, frozen=True, omit_defaults=True):
     """The element that is furthest off: where it stands, what is there and what should be.
 
     `error`, `bound` and `ratio` are None where they are not finite; numbers that may be NaN are texts. `ulps` counts
-    units in the last place of the element type at the wanted value.
+    units in the last place of the element type at the wanted value. `says` is what is wrong, where numbers do not tell;
+    `index` is that of a row, where rows are judged as a whole.
     """
 
     output: str
@@ -44,10 +47,14 @@ class Worst(msgspec.Struct, frozen=True, omit_defaults=True):
     bound: float | None = None
     ratio: float | None = None
     ulps: float | None = None
+    says: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge says of one output. `headroom` is the largest error / bound seen, by clause."""
+    """What the judge says of one output. `headroom` is the largest error / bound seen, by clause.
+
+    `kind` says what is wrong: the output's value, shape or type.
+    """
 
     output: str
     status: str  # "pass" | "quality-warning" | "fail"
@@ -57,6 +64,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     wrong: int = 0
     compared: int = 0
     headroom: dict[str, float] = {}
+    kind: Literal["wrong value", "wrong shape", "wrong type"] = "wrong value"
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
@@ -64,124 +72,125 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return NAMES.get(dtype, str(dtype))
 
 
-def same_bits(a: Array, b: Array) -> Array:
-    """Mask of elements with the same bits, or NaN in both; shapes and dtypes are equal."""
-    unsigned = np.dtype(f"u{a.dtype.itemsize}")
-    same: Array = np.ascontiguousarray(a).view(unsigned) == np.ascontiguousarray(b).view(unsigned)
-    if same.all():
-        return same
-    with np.errstate(invalid="ignore"):
-        same |= (a != a) & (b != b)
-    return same
-
-
 def judge(name: str, got: object, expected: Expected, shape_clause: str = "") -> Verdict:
-    """The verdict on one output: kind, type and shape first, then every specified element."""
+    """The verdict on one output: kind, type and shape first, then every unit that is specified."""
     if not isinstance(got, np.ndarray):
-        return _failed(name, shape_clause, f"{name} is a {type(got).__name__}, not an array")
+        kind = text_of(type(got).__name__)
+        return Verdict(name, "fail", shape_clause, f"{name} is a {kind}, not an array", kind="wrong type")
     if got.dtype != expected.dtype:
-        problem = f"{name} is of type {type_name(got.dtype)}, not {type_name(expected.dtype)}"
-        return _failed(name, shape_clause, problem)
+        problem = f"{name} is of type {text_of(type_name(got.dtype))}, not {type_name(expected.dtype)}"
+        return Verdict(name, "fail", shape_clause, problem, kind="wrong type")
     if got.shape != expected.shape and not (got.size == 0 and expected.shape == (0,)):
-        return _failed(name, shape_clause, f"{name} has shape {list(got.shape)}, not {list(expected.shape)}")
+        problem = f"{name} has shape {list(got.shape)}, not {list(expected.shape)}"
+        return Verdict(name, "fail", shape_clause, problem, kind="wrong shape")
     compared, wrong = 0, 0
     headroom: dict[str, float] = {}
     worst: tuple[float, Worst] | None = None
-    status, blamed = "pass", ""
+    remark: Verdict | None = None
+    status = "pass"
     for part in expected.parts:
         values = got[part.index]
-        compared += values.size
-        if not values.size or (part.bound is None and same_bits(values, part.value).all()):
+        if not values.size:
             continue
-        ratio, flagged = _ratios(values, part)
-        count, top = 0, float(ratio.max())
+        found = part.compare(values)
+        compared += found.ratio.size
+        if not found.ratio.size:
+            continue
+        flagged, count, top = found.warned, 0, float(found.ratio.max())
         if not top <= 1:  # NaN neither
-            flagged, top = ~(ratio <= 1), float(np.nanmax(ratio))
+            flagged = found.wrong
+            top = float(np.nanmax(found.ratio)) if not np.isnan(found.ratio).all() else np.inf
             count = int(flagged.sum())
         wrong += count
         noteworthy = bool(count or flagged.any())
         if count:
-            status, blamed = "fail", blamed or part.clause
+            status = "fail"
         elif status == "pass" and noteworthy:
-            status, blamed = "quality-warning", part.clause
-        if part.bound is not None:
+            status = "quality-warning"
+        if found.measured:
             headroom[part.clause] = max(headroom.get(part.clause, 0.0), top if np.isfinite(top) else 0.0)
         if noteworthy and (worst is None or count):
-            score = np.where(flagged, ratio, -1.0)
+            score = np.where(flagged, found.ratio, -1.0)
             if worst is None or float(score.max()) > worst[0]:
-                worst = float(score.max()), _describe(name, part, got, values, int(np.argmax(score)), ratio)
+                at = tuple(map(int, np.unravel_index(int(np.argmax(score)), score.shape)))
+                worst = float(score.max()), _describe(name, part, got.dtype, values, at, float(found.ratio[at]))
+        if found.remark and remark is None:
+            says = f"{name} ({part.region}): {found.remark.says}"
+            remark = Verdict(name, "quality-warning", found.remark.clause, says)
     if status == "pass":
-        return Verdict(name, status, compared=compared, headroom=headroom)
+        passed = remark or Verdict(name, status)
+        return msgspec.structs.replace(passed, compared=compared, headroom=headroom)
     element = worst[1] if worst else None
-    if element:
-        blamed = element.clause
+    blamed = element.clause if element else ""
     return Verdict(name, status, blamed, _sentence(element, wrong), element, wrong, compared, headroom)
 
 
-def _failed(name: str, clause: str, reason: str) -> Verdict:
-    return Verdict(name, "fail", clause, reason)
-
-
-def _ratios(got: Array, part: Part) -> tuple[Array, Array]:
-    """Error over bound of every element, infinite for plain errors, and the mask of those beyond the quality tier."""
-    if part.bound is None:
-        same = same_bits(got, part.value)
-        return np.where(same, 0.0, np.inf), np.zeros(got.shape, dtype=bool)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        value = got.astype(np.float64)
-        error = np.abs(value - part.value)
-        ratio = np.where(error == 0, 0.0, error / part.bound)
-        beyond_quality = error > part.quality
-        finite = np.isfinite(part.value) & np.isfinite(value)
-        if not finite.all():
-            top = float(ml_dtypes.finfo(got.dtype).max)
-            overflow = np.isinf(value) & (np.abs(part.value) + part.bound > top) & (value * part.value > 0)
-            as_wanted = np.where(np.isnan(part.value), np.isnan(value), value == part.value) | overflow
-            ratio = np.where(finite, ratio, np.where(as_wanted, 0.0, np.inf))
-            beyond_quality &= finite
-        unjudged = np.isinf(part.bound)
-        ratio[unjudged] = 0.0
-        beyond_quality[unjudged] = False
-    return ratio, beyond_quality
-
-
-def _describe(name: str, part: Part, got: Array, values: Array, flat: int, ratio: Array) -> Worst:
-    at = np.unravel_index(flat, values.shape)
-    value, want = values[at], part.value[at]
-    bound = None if part.bound is None else float(part.bound[at])
-    with np.errstate(all="ignore"):
-        rounded = np.asarray(want).astype(got.dtype)
-        error = abs(float(value) - float(want))
+def _describe(name: str, part: Part, dtype: np.dtype[Any], values: Array, at: tuple[int, ...], ratio: float) -> Worst:
+    detail = part.detail(values, at)
     return Worst(
         output=name,
         region=part.region,
-        clause=part.clause,
+        clause=detail.clause,
         index=_position(part.index, at),
-        got=f"{float(value):.9g}",
-        want=f"{float(want):.9g}",
-        got_hex=_hex(np.asarray(value)),
-        want_hex=_hex(rounded),
-        error=_finite(error),
-        bound=_finite(bound),
-        ratio=_finite(float(ratio[at])),
-        ulps=_finite(error / _ulp(float(want), got.dtype)),
+        got=_text(detail.got),
+        want=_text(detail.want),
+        got_hex=hexadecimal(detail.got) if _is_number(detail.got) else "",
+        want_hex=_rounded_hex(detail.want, dtype),
+        error=_finite(detail.error),
+        bound=_finite(detail.bound),
+        ratio=_finite(ratio),
+        ulps=_ulps(detail, dtype),
+        says=detail.says,
     )
 
 
-def _position(index: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[int, ...]:
-    """Index in the whole output of element `at` of a part: index arrays share one axis, a slice has its own."""
+def _is_number(value: object) -> bool:
+    return isinstance(value, np.generic) and value.dtype.kind not in "OSUMm"
+
+
+def _text(value: Any) -> str:
+    """A number in decimal, anything else as it says of itself."""
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return str(value)
+    if isinstance(value, float) or _is_number(value):
+        return f"{float(value):.9g}"
+    return text_of(value)
+
+
+def _rounded_hex(want: Any, dtype: np.dtype[Any]) -> str:
+    if not (_is_number(want) or isinstance(want, float | int)):
+        return ""
+    with np.errstate(all="ignore"):
+        return hexadecimal(np.asarray(want).astype(dtype))
+
+
+def _ulps(detail: Detail, dtype: np.dtype[Any]) -> float | None:
+    if dtype.kind in "iub" or detail.error is None or not _is_number(detail.got):
+        return None
+    with np.errstate(all="ignore"):
+        return _finite(detail.error / _ulp(float(detail.want), dtype))
+
+
+def _position(index: tuple[Any, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+    """Index in the whole output of unit `at` of a part: index arrays share one axis, a slice has its own.
+
+    Axes that a unit goes through are left out.
+    """
     position, rest = [], list(at[1:])
     for one in index:
         if isinstance(one, slice):
-            position.append(int(rest.pop(0)) + (one.start or 0))
+            if rest:
+                position.append(rest.pop(0) + (one.start or 0))
         else:
             position.append(int(one[at[0]]))
-    return (*position, *map(int, rest))
+    return (*position, *rest)
 
 
-def _hex(value: Array) -> str:
-    size = value.dtype.itemsize
-    return f"0x{int(np.ascontiguousarray(value).view(f'u{size}').reshape(-1)[0]):0{2 * size}X}"
+def hexadecimal(value: Any) -> str:
+    """The bits of a number."""
+    array = np.ascontiguousarray(value)
+    size = array.dtype.itemsize
+    return f"0x{int(array.view(f'u{size}').reshape(-1)[0]):0{2 * size}X}"
 
 
 def _ulp(value: float, dtype: np.dtype[Any]) -> float:
@@ -198,10 +207,17 @@ def _sentence(worst: Worst | None, wrong: int) -> str:
     if worst is None:
         return "an element is wrong"
     index = ", ".join(map(str, worst.index))
-    text = f"{worst.output}[{index}] ({worst.region}) is {worst.got}, not {worst.want}"
+    text = f"{worst.output}[{index}] ({worst.region})"
+    more = f"; {wrong} elements are wrong" if wrong > 1 else ""
+    if worst.says:
+        return f"{text} {worst.says}{more}"
+    text += f" is {worst.got}, not {worst.want}"
     if worst.bound is None:
         text += " bit for bit"
     elif worst.ratio is not None and worst.error is not None:
         share = f"{worst.ratio:.3g} times the bound" if wrong else f"within the bound ({worst.ratio:.2g} of it)"
         text += f": off by {worst.error:.3g}, {share}" + ("" if wrong else " but beyond the quality tier")
-    return text + (f"; {wrong} elements are wrong" if wrong > 1 else "")
+    return text + more
+
+
+__all__ = ["Verdict", "Worst", "judge", "same_bits", "type_name"]

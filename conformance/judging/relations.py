@@ -19,45 +19,38 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import Session, Unsupported
+from conformance.backends.protocol import Unsupported
 from conformance.errors import Lost
-from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop
-from conformance.judging.rewritings import EXACT, REWRITINGS, ROUNDED, Question, exactly_scaled, times
-from conformance.judging.scene import Expectation, Inapplicable, Scene, fitted, own
+from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop
+from conformance.judging.outcome import Where
+from conformance.judging.rewritings import EXACT, REWRITINGS, ROUNDED, Question, copied, exactly_scaled
+from conformance.judging.scene import Expectation, Scene, fitted
 from conformance.spec.case import Case
 from conformance.spec.operation import Relation
 from conformance.spec.streams import call_inputs, random_partition, spans
-from reference.expected import Part
+from reference.parts import finite, together
 
 T = TypeVar("T")
 
 
-def check(names: Sequence[str], engine: Engine, run: Run, session: Session, whole: Inputs, single: Answer) -> None:
+def check(names: Sequence[str], engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:
     """Check relations of the single call `whole`, answered by `single` and judged already.
 
     Every further answer is judged against what the single call's expectation says of it. Raises `Stop` for the first
     relation that does not hold; those that cannot be checked are noted in `run.skipped` with the reason.
     """
-    _check(Scene(engine, run, session, whole, single), names)
+    _check(Scene(engine, run, to, whole, single), names)
 
 
-class RelationsOnly(Engine):
-    """An engine that never compares with a reference's values, only answers with each other.
+def check_free(names: Sequence[str], engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:
+    """Check relations without a reference's values: answers are compared with each other only.
 
-    Of the reference it takes which elements are specified, their bounds and shapes.
+    Of the expectation it takes which elements are specified, their bounds and shapes.
     """
-
-    def _calls(self, run: Run, session: Session) -> None:
-        whole = self.inputs(run.case)
-        run.where = "single call"
-        single = self.call(run, session, whole, self.oracle(run.case).expect(whole), check=False)
-        scene = Scene(self, run, session, whole, single, free=True)
-        for name, expected in single.expected.items():
-            scene.judge(replace(expected, parts=()), single.got, name, self.operation.output[name].shape_clause)
-        _check(scene, run.case.relations or tuple(self.operation.relation))
-        again = self.call(run, session, whole, single.expected, check=False)
-        self.same(run, again, single, "PLG-1", "the same call gives other bits the second time")
-        self._unchanged(run)
+    scene = Scene(engine, run, to, whole, single, free=True)
+    for name, expected in single.expected.items():
+        scene.judge(replace(expected, parts=()), single.got, name, engine.operation.output[name].shape_clause)
+    _check(scene, names)
 
 
 def _check(scene: Scene, names: Sequence[str]) -> None:
@@ -97,7 +90,7 @@ def _check_together(scene: Scene, relations: Sequence[Relation]) -> None:
         if rewritten:
             question = rewritten
             asked.append(relation)
-    where = scene.run.where = f"relations {', '.join(relation.name for relation in asked)} together"
+    where = scene.run.where = Where("together", tuple(relation.name for relation in asked))
     failure: Exception | None = None
     if len(asked) > 1:
         try:
@@ -120,13 +113,13 @@ def _check_one(scene: Scene, relation: Relation) -> None:
         PROCEDURES[relation.kind](scene, relation)
         return
     question = REWRITINGS[relation.kind](scene, relation, Question(scene.case, scene.whole))
-    where = scene.run.where = scene.run.where + question.says
+    where = scene.run.where = scene.run.where.then(*question.says)
     try:
         _ask(scene, relation, question)
     except Stop:
         for port, clause in relation.blames.items():
-            scene.run.where = f"{where}, {port}"
-            if question.inputs[port] is not scene.whole[port]:
+            scene.run.where = where.then(port)
+            if port in question.inputs and question.inputs[port] is not scene.whole[port]:
                 only = replace(question, inputs={**scene.whole, port: question.inputs[port]})
                 _ask(scene, msgspec.structs.replace(relation, clause=clause), only)
         scene.run.where = where
@@ -153,7 +146,7 @@ def _dropped_after_failure(scene: Scene, case: Case) -> Iterator[None]:
         raise
 
 
-def _answer(scene: Scene, relation: Relation, question: Question, session: Session) -> None:
+def _answer(scene: Scene, relation: Relation, question: Question, session: Open) -> None:
     got = scene.ask(question.inputs, session)
     if relation.kind in EXACT:
         scene.same(relation, got, question.kept)
@@ -174,7 +167,7 @@ def _answer(scene: Scene, relation: Relation, question: Question, session: Sessi
 def scaled(scene: Scene, relation: Relation) -> None:
     """Ports times a power of two; computed elements change by a power of it, copies by the factor or not at all."""
     factor, ports = exactly_scaled(scene, relation)
-    scene.run.where += f", factor {factor:g}"
+    scene.run.where = scene.run.where.then(f"factor {factor:g}")
     inputs = {**scene.whole, **ports}
     got = scene.ask(inputs)
     expected = scene.engine.oracle(scene.case).expect(inputs)
@@ -182,14 +175,12 @@ def scaled(scene: Scene, relation: Relation) -> None:
     for name, one in scene.own.items():
         parts = []
         for mine, theirs in zip(one.parts, expected[name].parts, strict=True):
-            if mine.bound is None or theirs.bound is None:
-                # With a reference the copies are judged below, whatever the reading says of rows that are not in use.
-                if scene.free:
-                    parts.append(times(mine, factor if name in relation.copied else 1.0))
-            else:
-                bound = mine.bound / 2 * change + theirs.bound
-                bound[~np.isfinite(mine.value)] = np.inf
-                parts.append(replace(mine, value=mine.value * change, bound=bound, quality=bound))
+            both = together(mine, theirs, change)
+            if both is not None:
+                parts.append(both)
+            elif scene.free:
+                # With a reference the rest is judged below, whatever the reading says of rows that are not in use.
+                parts.append(mine.scaled(copied(name, relation, factor), change))
         scene.judge(replace(one, parts=tuple(parts)), got, name, relation.clause)
         if not scene.free:
             scene.judge(expected[name], got, name, relation.clause)
@@ -223,16 +214,8 @@ def neutral(scene: Scene, relation: Relation) -> None:
         for output in scene.operation.outputs:
             if output.name in scene.engine.info.outputs and output.feature not in relation.features:
                 one = expected[output.name]
-                parts = tuple(_finite(own(part, with_it[output.name])) for part in one.parts)
+                parts = tuple(finite(part.answered(with_it[output.name][part.index])) for part in one.parts)
                 scene.judge(replace(one, parts=parts), without, output.name, relation.clause)
-
-
-def _finite(part: Part) -> Part:
-    """A part in which only finite elements are compared: nothing can be said of zero times infinity."""
-    if part.bound is None:
-        return part
-    bound = np.where(np.isfinite(part.value), part.bound, np.inf)
-    return replace(part, bound=bound, quality=bound)
 
 
 def split(scene: Scene, relation: Relation) -> None:
@@ -244,12 +227,12 @@ def split(scene: Scene, relation: Relation) -> None:
         _needs_tokens(scene, 1)
         streams = (random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16)),)
     _needs_state(scene)
-    where = scene.run.where
     for stream in streams:
+        where = msgspec.structs.replace(scene.run.where, label="+".join(map(str, stream)), steps=())
         carried: Inputs = {}
         got: Mapping[str, Array] = scene.single.got
         for start, end in spans(stream):
-            scene.run.where = f"{where} {'+'.join(map(str, stream))}, {end} tokens"
+            scene.run.where = where.then(f"{end} tokens")
             got = _step(scene, scene.whole, start, end, carried)
             carried = _carry(scene, got)
         scene.follows(relation, got)
@@ -261,24 +244,28 @@ def rewind(scene: Scene, relation: Relation) -> None:
     _needs_state(scene)
     kept = 1 + scene.below(scene.L - 1)
     drafted = kept + 1 + scene.below(scene.L - kept)
-    scene.run.where += f", kept after {kept} tokens, {drafted - kept} dropped"
+    scene.run.where = scene.run.where.then(f"kept after {kept} tokens", f"{drafted - kept} dropped")
     carried = _carry(scene, _step(scene, scene.whole, 0, kept, {}))
     drafts = dict(scene.whole)
     for port in scene.operation.ports:
-        array = drafts[port.name]
-        if scene.operation.tokens in port.shape and scene.is_on(port.name):
+        if scene.is_on(port.name) and scene.operation.tokens in port.shape:
+            array = drafts[port.name]
             drafts[port.name] = np.ascontiguousarray(np.flip(array, axis=port.shape.index(scene.operation.tokens)))
     _step(scene, drafts, kept, drafted, carried)
     scene.follows(relation, _step(scene, scene.whole, kept, scene.L, carried))
 
 
 def _needs_tokens(scene: Scene, least: int) -> None:
+    if not scene.operation.tokens:
+        raise Inapplicable("the operation has no streams")
     tokens = scene.L
     if tokens < least:
         raise Inapplicable("there are too few new tokens")
 
 
 def _needs_state(scene: Scene) -> None:
+    if not scene.operation.carried:
+        raise Inapplicable("the operation carries nothing from call to call")
     missing = [name for name in scene.operation.carried.values() if name not in scene.engine.info.outputs]
     if missing:
         raise Inapplicable(f"{scene.engine.info.name} does not return {', '.join(missing)}")

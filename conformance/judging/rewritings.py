@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.judging.engine import Array, Inputs
-from conformance.judging.scene import Expectation, Inapplicable, Scene, reordered
+from conformance.judging.calling import Array, Inapplicable, Inputs
+from conformance.judging.scene import Expectation, Scene, reordered
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.inputs import Poison
 from conformance.spec.operation import Relation
 from conformance.spec.types import dtype, smallest_normal
-from reference.expected import Part
+from reference.parts import Part
 
 PLAIN = 1.0  # what stands in elements that are not read, where poison stood before
 
@@ -30,14 +30,14 @@ class Question:
 
     case: Case
     inputs: Inputs
-    says: str = ""
+    says: tuple[str, ...] = ()
     steps: tuple[Callable[[Expectation], Expectation], ...] = ()
     kept: tuple[Callable[[str, Part], Array], ...] = ()
 
     def but(self, says: str, inputs: Inputs, **case: Any) -> Question:
         """The question with some inputs replaced, and what that changes in the case."""
         changed = msgspec.structs.replace(self.case, **case) if case else self.case
-        return replace(self, case=changed, inputs={**self.inputs, **inputs}, says=f"{self.says}, {says}")
+        return replace(self, case=changed, inputs={**self.inputs, **inputs}, says=(*self.says, says))
 
     def then(self, step: Callable[[Expectation], Expectation]) -> Question:
         """The question with one more change of what is expected."""
@@ -53,7 +53,7 @@ def _sequences(scene: Scene, question: Question, order: list[int], says: str) ->
     inputs = {}
     for port in operation.ports:
         one_for_all = port.name == operation.lengths and case.length_shape == "one"
-        if operation.batch in port.shape and scene.is_on(port.name) and not one_for_all:
+        if scene.is_on(port.name) and operation.batch in port.shape and not one_for_all:
             array = question.inputs[port.name].take(order, axis=port.shape.index(operation.batch))
             inputs[port.name] = np.ascontiguousarray(array)
     asked = question.but(
@@ -86,6 +86,7 @@ def permuted(scene: Scene, relation: Relation, question: Question) -> Question:
 
 def one_length(scene: Scene, relation: Relation, question: Question) -> Question:
     """One length for all sequences in place of equal ones, or the other way round."""
+    _needs_lengths(scene)
     if len(set(scene.lengths)) > 1:
         raise Inapplicable("the lengths differ")
     if scene.N == 1:
@@ -97,8 +98,14 @@ def one_length(scene: Scene, relation: Relation, question: Question) -> Question
     return question.but(f"{name} {list(other.shape)}", {name: other}, length_shape="each" if each else "one")
 
 
+def _needs_lengths(scene: Scene) -> None:
+    if scene.operation.lengths not in scene.whole:
+        raise Inapplicable("there are no lengths")
+
+
 def length_type(scene: Scene, relation: Relation, question: Question) -> Question:
     """The lengths in the other type, on a session prepared for it."""
+    _needs_lengths(scene)
     name = scene.operation.lengths
     other = "i32" if question.case.length_type == "i64" else "i64"
     array = question.inputs[name].astype(dtype(other))
@@ -128,15 +135,7 @@ def shrunk(scene: Scene, relation: Relation, question: Question) -> Question:
     def step(expected: Expectation) -> Expectation:
         change = factor**relation.computed
         return {
-            name: replace(
-                one,
-                parts=tuple(
-                    times(part, factor if name in relation.copied else 1.0)
-                    if part.bound is None
-                    else replace(part, value=part.value * change)
-                    for part in one.parts
-                ),
-            )
+            name: replace(one, parts=tuple(part.scaled(copied(name, relation, factor), change) for part in one.parts))
             for name, one in expected.items()
         }
 
@@ -224,11 +223,9 @@ def _subnormal(values: Array) -> Array:
     return mask
 
 
-def times(part: Part, factor: float) -> Part:
-    """A copied part times a power of two."""
-    if factor == 1:
-        return part
-    return replace(part, value=(part.value.astype(np.float64) * factor).astype(part.value.dtype))
+def copied(output: str, relation: Relation, factor: float) -> float:
+    """The factor by which copied elements of an output change."""
+    return factor if output in relation.copied else 1.0
 
 
 REWRITINGS: Mapping[str, Callable[[Scene, Relation, Question], Question]] = {

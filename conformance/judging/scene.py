@@ -11,20 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from conformance.backends.protocol import Session
-from conformance.judging.engine import Answer, Array, Engine, Inputs, Run, Stop
+from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop
 from conformance.judging.judge import judge
+from conformance.judging.outcome import Kind, Where
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Relation
-from reference.expected import Expected, Part
+from reference.expected import Expected
+from reference.parts import Part
 
 Expectation = Mapping[str, Expected]
-
-
-class Inapplicable(Exception):  # noqa: N818  an answer, not a failure
-    """There is nothing to compare in this case or with this backend, and why."""
 
 
 @dataclass
@@ -34,9 +31,9 @@ class Scene:
     With `free` no value of the reference is used: what is expected is what the single call answered.
     """
 
-    engine: Engine
+    engine: Caller
     run: Run
-    session: Session
+    session: Open
     whole: Inputs
     single: Answer
     free: bool = False
@@ -46,7 +43,7 @@ class Scene:
     def begin(self, relation: Relation) -> None:
         """Numbers that a relation draws depend on the case and on its own name only."""
         self.name, self.random = relation.name, None
-        self.run.where = f"relation {relation.name}"
+        self.run.where = Where("relation", (relation.name,))
 
     def applies(self, relation: Relation) -> None:
         """Raises `Inapplicable` when a feature is off, or attributes or readings are not those it holds for."""
@@ -77,12 +74,12 @@ class Scene:
         return self.engine.operation
 
     @cached_property
-    def scalars(self) -> dict[str, Any]:
-        return self.geometry.scalars
-
-    @cached_property
     def geometry(self) -> Geometry:
         return Geometry(self.case, self.operation)
+
+    @cached_property
+    def scalars(self) -> dict[str, Any]:
+        return self.geometry.scalars
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -109,7 +106,9 @@ class Scene:
     def own(self) -> Expectation:
         """The single call's answer as an expectation: copies to the bit, computed elements within both bounds."""
         return {
-            name: replace(expected, parts=tuple(own(part, self.single.got[name]) for part in expected.parts))
+            name: replace(
+                expected, parts=tuple(part.answered(self.single.got[name][part.index]) for part in expected.parts)
+            )
             for name, expected in self.single.expected.items()
             if name in self.engine.info.outputs
         }
@@ -123,23 +122,20 @@ class Scene:
     def exact(self) -> Expectation:
         """The bits of the single call's answer, in all elements that are judged."""
         return {
-            name: replace(expected, parts=tuple(_exact(part, self.single.got[name]) for part in expected.parts))
+            name: replace(
+                expected, parts=tuple(part.repeated(self.single.got[name][part.index]) for part in expected.parts)
+            )
             for name, expected in self.single.expected.items()
             if name in self.engine.info.outputs
         }
 
     def is_on(self, port: str) -> bool:
-        """Whether a port has its declared rank: it is not switched off, nor of another shape in this case."""
-        described = self.operation.port[port]
-        return described.feature not in self.case.disabled and self.whole[port].ndim == len(described.shape)
+        """Whether a port is given with its declared rank: not left out, nor off, nor of another shape in this case."""
+        return is_on(self.operation, self.case, self.whole, port)
 
     def read(self, port: str) -> Array | None:
-        """Mask over the leading axes of a port of the elements that are read; None when all are, or it is empty."""
-        described, array = self.operation.port[port], self.whole[port]
-        if not described.reads or not self.is_on(port) or not array.size:
-            return None
-        counted = {name: self.whole[name] for name in self.operation.counted if name in self.whole}
-        return self.geometry.read(described, array.shape, counted)
+        """Mask over (sequence, row) of the elements of a port that are read; None when all are, or it is empty."""
+        return read(self.operation, self.case, self.whole, port)
 
     def shapes(self, case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of a call with these lengths and dimensions."""
@@ -149,7 +145,7 @@ class Scene:
 
     # Calls and verdicts
 
-    def ask(self, inputs: Inputs, session: Session | None = None) -> Mapping[str, Array]:
+    def ask(self, inputs: Inputs, session: Open | None = None) -> Mapping[str, Array]:
         """One more call; its inputs must stay as they are, and its outputs as well."""
         return self.engine.call(self.run, session or self.session, inputs, {}, check=False).got
 
@@ -163,7 +159,10 @@ class Scene:
         verdict = judge(output, got[output], expected, clause)
         if verdict.status == "pass":
             return
-        stop = Stop(status or verdict.status, clause, verdict.reason, worst=verdict.worst)
+        about = "" if verdict.worst else verdict.output
+        stop = Stop(
+            status or verdict.status, clause, verdict.reason, Kind(verdict.kind), about=about, worst=verdict.worst
+        )
         if stop.status == "fail":
             raise stop
         self.run.warning = self.run.warning or stop
@@ -187,64 +186,48 @@ class Scene:
         for name, expected in self.exact.items():
             parts = expected.parts
             for keep in kept:
-                parts = tuple(pick(part, keep(name, part)) for part in parts)
+                parts = tuple(part.pick(keep(name, part)) for part in parts)
             self.judge(replace(expected, parts=parts), got, name, relation.clause)
 
-    def other_session(self, case: Case) -> Session:
+    def other_session(self, case: Case) -> Open:
         """The session of another configuration. Raises `Unsupported` when the backend has none."""
-        session, served = self.engine.session(case)
-        served.append(self.case.id)
-        return session
+        other = self.engine.session(case)
+        other.served.append(self.case.id)
+        return other
+
+
+# Elements that are read
+
+
+def is_on(operation: Operation, case: Case, whole: Inputs, port: str) -> bool:
+    """Whether a port is given with its declared rank: not left out, nor off, nor of another shape in the case."""
+    described = operation.port[port]
+    return port in whole and described.feature not in case.disabled and whole[port].ndim == len(described.shape)
+
+
+def read(operation: Operation, case: Case, whole: Inputs, port: str) -> Array | None:
+    """Mask over the leading axes of a port of the elements that are read; None when all are, or it is empty."""
+    described = operation.port[port]
+    if not described.reads or not is_on(operation, case, whole, port) or not whole[port].size:
+        return None
+    counted = {name: whole[name] for name in operation.counted if name in whole}
+    return Geometry(case, operation).read(described, whole[port].shape, counted)
+
+
+def unread(operation: Operation, case: Case, whole: Inputs, port: str) -> Array | None:
+    """Mask of the elements that are not read; None when all are."""
+    mask = read(operation, case, whole, port)
+    return None if mask is None else ~mask
 
 
 # Expectations
 
 
-def own(part: Part, got: Array) -> Part:
-    """A part with the values that were answered. An infinity may be one of overflow, and is not compared."""
-    values = got[part.index]
-    if part.bound is None:
-        return replace(part, value=values)
-    numbers = values.astype(np.float64)
-    bound = np.where(np.isinf(numbers), np.inf, 2 * part.bound)
-    return replace(part, value=numbers, bound=bound, quality=bound)
-
-
-def _exact(part: Part, got: Array) -> Part:
-    """A part with the bits that were answered, without rows that are not judged: they are outside the domain."""
-    part = replace(part, value=got[part.index]) if part.bound is None else part
-    if part.bound is None:
-        return part
-    judged = np.asarray(np.isfinite(part.bound).all(axis=tuple(range(1, part.bound.ndim))))
-    bits = replace(part, value=got[part.index], bound=None, quality=None)
-    return bits if judged.all() else pick(bits, judged)
-
-
-def agrees(got: Array, expected: Expected) -> bool:
+def agrees(got: object, expected: Expected) -> bool:
     """Whether an output is plainly right: a quick look that leaves whatever is special to the judge."""
     if not isinstance(got, np.ndarray) or got.shape != expected.shape or got.dtype != expected.dtype:
         return False
-    for part in expected.parts:
-        values = got[part.index]
-        if part.bound is None:
-            if values.tobytes() != part.value.tobytes():
-                return False
-        else:
-            with np.errstate(all="ignore"):
-                if not (np.abs(values.astype(np.float64) - part.value) <= part.quality).all():
-                    return False
-    return True
-
-
-def pick(part: Part, mask: Array) -> Part:
-    """The rows of a part that a mask is true for."""
-    return replace(
-        part,
-        index=tuple(one if isinstance(one, slice) else one[mask] for one in part.index),
-        value=part.value[mask],
-        bound=None if part.bound is None else part.bound[mask],
-        quality=None if part.quality is None else part.quality[mask],
-    )
+    return all(part.agrees(got[part.index]) for part in expected.parts)
 
 
 def reordered(expected: Expectation, order: Sequence[int], batch: int) -> dict[str, Expected]:
@@ -253,8 +236,8 @@ def reordered(expected: Expectation, order: Sequence[int], batch: int) -> dict[s
     new[list(order)] = np.arange(len(order))
     result = {}
     for name, one in expected.items():
-        parts = one.parts if len(order) == batch else (pick(part, new[part.index[0]] >= 0) for part in one.parts)
-        moved = tuple(replace(part, index=(new[part.index[0]], *part.index[1:])) for part in parts)
+        parts = one.parts if len(order) == batch else (part.pick(new[part.index[0]] >= 0) for part in one.parts)
+        moved = tuple(part.moved((new[part.index[0]], *part.index[1:])) for part in parts)
         result[name] = replace(one, parts=moved)
     return result
 
@@ -271,5 +254,5 @@ def _fitted(expected: Expected, shape: tuple[int, ...]) -> Expected:
         for axis, index in enumerate(part.index[1:], 1):
             if not isinstance(index, slice):
                 there &= index < shape[axis]
-        parts.append(part if there.all() else pick(part, there))
+        parts.append(part if there.all() else part.pick(there))
     return replace(expected, shape=shape, parts=tuple(parts))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import nearest
-from conformance.judging.engine import AUDITS, with_literal
+from conformance.judging.audits import AUDITS
+from conformance.judging.engine import with_literal
 from conformance.judging.judge import judge
 from conformance.library.reading import Library
 from conformance.spec.broken import due
@@ -18,6 +19,7 @@ from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, RefusalRule
 from reference.expected import Expected
+from reference.parts import elements
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -148,5 +150,6 @@ def _judged(expected: Expected) -> Array:
     """Mask of the elements that are compared."""
     mask = np.zeros(expected.shape, dtype=bool)
     for part in expected.parts:
-        mask[part.index] = True if part.bound is None else np.isfinite(part.bound)
+        limits = elements(part)
+        mask[part.index] = True if limits is None else np.isfinite(limits[1])
     return mask

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import LibraryError, UsageError, nearest
-from conformance.judging.engine import Outcome
+from conformance.judging.outcome import Outcome
 from conformance.library.operations import cases_root
 from conformance.library.reading import Library
 from conformance.record.log import Assessment, Log, Surprise
@@ -38,6 +38,15 @@ class Signature(Strict, frozen=True, omit_defaults=True):
         """The signature of an outcome that failed."""
         clause, output, region = outcome.signature
         return Signature(clause=clause, output=output, region=region)
+
+    def matches(self, outcome: Outcome, cited: Sequence[str] = ()) -> bool:
+        """Whether it is the signature of an outcome, or the one that version 0.1.0 gave it.
+
+        Then a failure was headed by the first clause that its case cites, unless it cites the one that broke.
+        """
+        clause, output, region = outcome.earlier_signature
+        known = self.clause == clause or self.clause in cited[:1]
+        return self == Signature.of(outcome) or (known and (self.output, self.region) == (output, region))
 
     def __str__(self) -> str:
         return ", ".join(part for part in (self.clause, self.output, self.region) if part)
@@ -69,6 +78,7 @@ class Expectations:
     cases: tuple[tuple[str, ...], ...] = ()
     says: str = ""
     by_case: Mapping[str, Entry] = field(default_factory=dict)
+    cited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # clauses of these cases
 
     def met(self, outcome: Outcome, today: datetime.date | None = None) -> bool:
         """Whether the outcome is a failure that an entry expects, in this way and still."""
@@ -76,7 +86,7 @@ class Expectations:
         return (
             entry is not None
             and outcome.status in FAILED
-            and entry.signature == Signature.of(outcome)
+            and entry.signature.matches(outcome, self.cited.get(outcome.case, ()))
             and not expired(entry, today)
         )
 
@@ -125,7 +135,8 @@ def load(path: Path, library: Library) -> Expectations:
             raise LibraryError(problem, places.at("entries", index))
         cases.append(matched)
         by_case |= dict.fromkeys(matched, entry)
-    return Expectations(str(path), tuple(file.entries), tuple(cases), file.says, by_case)
+    cited = {case.id: case.clauses for case in library.cases if case.id in by_case}
+    return Expectations(str(path), tuple(file.entries), tuple(cases), file.says, by_case, cited)
 
 
 def _problem(entry: Entry, library: Library) -> str:
@@ -169,7 +180,7 @@ def assess(expectations: Expectations, outcomes: Iterable[Outcome], today: datet
             if failed:
                 text = f"{Signature.of(outcome)}: {outcome.reason}"
                 surprises.append(Surprise("unexpected failure", text, outcome.case))
-        elif found := surprise(entry, outcome):
+        elif found := surprise(entry, outcome, expectations.cited.get(outcome.case, ())):
             surprises.append(found)
         elif failed and not expired(entry, today):
             expected[outcome.case] = entry.reason
@@ -181,14 +192,14 @@ def assess(expectations: Expectations, outcomes: Iterable[Outcome], today: datet
     return Assessment(expectations.path, expected, tuple(surprises))
 
 
-def surprise(entry: Entry, outcome: Outcome) -> Surprise | None:
+def surprise(entry: Entry, outcome: Outcome, cited: Sequence[str] = ()) -> Surprise | None:
     """What is not as an entry expects in a case that it stands for; None for what was not run, too."""
     if outcome.status == "not-run":
         return None
     if outcome.status not in FAILED:
         text = f"expected to fail ({entry.reason}), and is {outcome.status} now: remove it from '{entry.case}'"
         return Surprise("unexpected pass", text, outcome.case)
-    if entry.signature != Signature.of(outcome):
+    if not entry.signature.matches(outcome, cited):
         text = f"expected: {entry.signature}; now: {Signature.of(outcome)}: {outcome.reason}"
         return Surprise("changed signature", text, outcome.case)
     return None
@@ -226,11 +237,16 @@ def updated(old: Expectations, outcomes: Sequence[Outcome], ground: Ground) -> t
     An old entry holds while all its cases fail with its signature. Raises `UsageError` when there are new failures
     and nothing says why they are to be expected.
     """
-    failing = {o.case: Signature.of(o) for o in outcomes if o.status in FAILED}
+    failed = {o.case: o for o in outcomes if o.status in FAILED}
+    failing = {case: Signature.of(outcome) for case, outcome in failed.items()}
+
+    def holds(entry: Entry, case: str) -> bool:
+        return case in failed and entry.signature.matches(failed[case], old.cited.get(case, ()))
+
     kept = [
         entry
         for entry, cases in zip(old.entries, old.cases, strict=True)
-        if cases and all(failing.get(case) == entry.signature for case in cases) and not expired(entry)
+        if cases and all(holds(entry, case) for case in cases) and not expired(entry)
     ]
     covered = {case for case, entry in old.by_case.items() if entry in kept}
     new = []
@@ -238,7 +254,7 @@ def updated(old: Expectations, outcomes: Sequence[Outcome], ground: Ground) -> t
         if case in covered:
             continue
         before = old.by_case.get(case)
-        same = before is not None and before.signature == signature and not expired(before)
+        same = before is not None and holds(before, case) and not expired(before)
         source = before if before and same else ground
         new.append(Entry(case=case, signature=signature, reason=source.reason, url=source.url, expires=source.expires))
     unexplained = [entry for entry in new if not entry.reason or not entry.url]

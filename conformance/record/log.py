@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import UsageError
-from conformance.judging.engine import STATUSES, Outcome
+from conformance.judging.outcome import STATUSES, Outcome
 from conformance.record.records import (
     SCHEMA,
     Assessment,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.judging.engine import STATUSES, Outcome
+from conformance.judging.outcome import STATUSES, Outcome
 from conformance.spec.case import WORDS, Case
 
 SCHEMA = 2  # 1: no digest in the footer, CONFORMANT also of what was supported in part

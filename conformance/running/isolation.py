@@ -21,7 +21,8 @@ import msgspec
 from conformance.backends.connect import usable
 from conformance.backends.protocol import Backend, BackendInfo, Unsupported, environment_of
 from conformance.errors import BackendError, Lost
-from conformance.judging.engine import Outcome, in_company
+from conformance.judging.company import in_company
+from conformance.judging.outcome import Kind, Outcome, Where
 from conformance.library.reading import Library
 from conformance.running import replay
 from conformance.running.process import Child, Limits
@@ -172,7 +173,8 @@ class Lane:
         before = self.worker.latest if self.worker else ""
         outcome = self._attempt(case)
         if self.worker is None and before:
-            return in_company(outcome, self._attempt(case), before)
+            clause = self.setup.operation.rules.instances_shared
+            return in_company(outcome, self._attempt(case), before, clause)
         return outcome
 
     def _attempt(self, case: Case) -> Outcome:
@@ -199,7 +201,8 @@ class Lane:
             digest=case.digest,
             status="error",
             clause=case.clauses[0],
-            where="worker process",
+            where=Where("worker"),
+            kind=Kind.LOST,
             reason=reason,
             seconds=time.perf_counter() - start,
             lost=kind,

@@ -253,6 +253,7 @@ class Rules(Strict, frozen=True):
     outputs_untouched: str  # no output changes after a later call
     instances_shared: str  # one instance serves calls of any shape in turn, and does not disturb others
     serves: str  # every valid call is answered
+    any_layout: str = ""  # inputs may lie in memory in any way; an output may come back as an input
     same_bits: str = ""  # recommended: a sequence alone, in a batch and in a split stream has the same bits
     split: str = ""  # a stream that is split in any way ends as the single call does
 

@@ -107,10 +107,13 @@ def reshaped(case: Case, operation: Operation, dims: Mapping[str, int], seed: in
     return with_defaults(new, operation)
 
 
-def with_other_attributes(case: Case, operation: Operation) -> Case:
-    """The case with every attribute at another value in its range, where there is another."""
+def with_other_attributes(case: Case, operation: Operation, only: str = "") -> Case:
+    """The case with every attribute, or one, at another value in its range, where there is another."""
     others: dict[str, Scalar] = {}
     for name, value in case.attributes.items():
+        if only and name != only:
+            others[name] = value
+            continue
         described = operation.attributes[name]
         known = operation.scalars({**case.attributes, **others}, case.dims)
         other: Scalar = value + 1 if described.type == "integer" else value * 8 + 1e-3

@@ -23,13 +23,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from reference.expected import Expected, Part
+from reference.expected import Expected
+from reference.parts import Bounded, Copy, Part
 from reference.qsa_prepare.operation import CHUNK, Array, Call, QSAPrepare, Readings
 
 UA = 2.0**-24  # unit round-off of the f32 in which sums are accumulated
 TINY = 2.0**-126  # smallest normal f32: what flushing can take away
 F32_MAX = float(np.finfo(np.float32).max)
 LAMBDA = 3.0  # of the quality tier
+UNBIASED = "NUM-4"  # roundings to T are to nearest; in f32 the error of the sums is as large as they are
 SLACK = 2.0**-16  # by which a factor may be off when it decides whether a product fits into f32
 
 
@@ -67,10 +69,10 @@ def expect(op: QSAPrepare, inputs: Mapping[str, Array]) -> dict[str, Expected]:
 
 
 def _block_key_parts(op: QSAPrepare, call: Call) -> list[Part]:
-    parts = []
+    parts: list[Part] = []
     n, b = op.history(call)
     if len(n):
-        parts.append(Part("history", "OUT-1", (n, b), call.past_block_index_keys[n, b]))
+        parts.append(Copy("history", "OUT-1", (n, b), call.past_block_index_keys[n, b]))
     n, b = op.new_blocks(call)
     if len(n):
         chunks = [
@@ -85,21 +87,22 @@ def _block_key_parts(op: QSAPrepare, call: Call) -> list[Part]:
             ("not rotated", passed, slice(width, None)),
         ):
             if value[:, d].shape[1]:
-                parts.append(Part(region, clause, (n, b, d), value[:, d], bound[:, d], quality[:, d]))
+                lean = UNBIASED if region == "not rotated" and TYPES[call.dtype].unit > UA else ""
+                parts.append(Bounded(region, clause, (n, b, d), value[:, d], bound[:, d], quality[:, d], lean))
     rest = op.unused_rows(call)
     if rest and len(rest[0][0]):
-        parts.append(Part("unused rows", "OUT-3", *rest))
+        parts.append(Copy("unused rows", "OUT-3", *rest))
     return parts
 
 
 def _raw_state_parts(op: QSAPrepare, call: Call) -> list[Part]:
     n, t, row = op.open_rows(call)
-    parts = [Part("open block", "STA-1", (n, row), op.raw_keys(call, n, t))] if len(n) else []
+    parts: list[Part] = [Copy("open block", "STA-1", (n, row), op.raw_keys(call, n, t))] if len(n) else []
     if op.readings.unused != "unspecified":
         used = np.zeros((call.N, op.r - 1), dtype=bool)
         used[n, row] = True
         index = np.nonzero(~used)
-        parts.append(Part("unused rows", "STA-1", index, op.raw_state(call)[index]))
+        parts.append(Copy("unused rows", "STA-1", index, op.raw_state(call)[index]))
     return parts
 
 
@@ -108,10 +111,10 @@ def _rope_state_parts(op: QSAPrepare, call: Call) -> list[Part]:
         return []
     is_open = call.lengths.q_after > 0
     state, n = op.rope_state(call), np.nonzero(is_open)[0]
-    parts = [Part("open block", "STA-2", (n,), state[n])] if len(n) else []
+    parts: list[Part] = [Copy("open block", "STA-2", (n,), state[n])] if len(n) else []
     if op.readings.unused != "unspecified":
         n = np.nonzero(~is_open)[0]
-        parts.append(Part("unused rope", "STA-2", (n,), state[n]))
+        parts.append(Copy("unused rope", "STA-2", (n,), state[n]))
     return parts
 
 
