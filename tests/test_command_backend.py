@@ -367,7 +367,7 @@ def manners(name, library, limits=LIMITS, only=()):
     ("name", "where", "says"),
     [
         ("says_nothing", "says hello", "exits with code 1"),
-        ("boasts", "says hello", "declares the output 'attention', which is none"),
+        ("boasts", "says hello", "declares the output 'attention', which is not one"),
         ("renames", "answers calls", "declares the output block_index_keys, and does not return it"),
         ("retypes", "answers calls", "returns block_index_keys as int32"),
         ("reshapes", "answers calls", "returns block_index_keys of shape"),
@@ -424,7 +424,10 @@ def test_good_manners(library):
         (f"cmd:{line_of('honest')}", 0, "17 checks: 17 ok, 0 note, 0 wrong"),
         ("numpy", 0, "9 checks: 9 ok, 0 note, 0 wrong"),
         (f"py:{HERE / 'fakes.py'}:WrongType", 1, "wrong  answers calls: returns block_index_keys as float64"),
-        ("nunpy", 1, "did you mean 'numpy'?"),
+        ("nunpy", 3, "did you mean 'numpy'?"),
+        ("py:no-such-file.py:Mine", 3, "error: there is no file no-such-file.py"),
+        (f"py:{HERE / 'fakes.py'}:Nobody", 3, "has no 'Nobody'"),
+        ("mine.py:Mine", 3, "did you mean 'py:mine.py:Mine'?"),
         ("cmd:./there-is-no-such-program", 3, "error: './there-is-no-such-program' cannot be started"),
     ],
 )

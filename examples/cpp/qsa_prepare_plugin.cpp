@@ -277,7 +277,7 @@ struct Tensor {
 std::size_t size_of(const std::string& type) {
     static const std::map<std::string, std::size_t> sizes = {
         {"f64", 8}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"i64", 8}, {"i32", 4},
-        {"i16", 2}, {"u64", 8}, {"u32", 4}, {"u8", 1},   {"bool", 1}};
+        {"i16", 2}, {"i8", 1},  {"u64", 8}, {"u32", 4},  {"u16", 2}, {"u8", 1},  {"bool", 1}};
     const auto found = sizes.find(type);
     if (found == sizes.end()) throw std::runtime_error("unknown element type '" + type + "'");
     return found->second;

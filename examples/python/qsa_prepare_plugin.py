@@ -30,7 +30,8 @@ ABOUT = {
 # What elements are stored as. NumPy has no bf16: its 16 bits travel as unsigned integers, and are copied as such.
 STORED = {
     "f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2",
-    "i64": "<i8", "i32": "<i4", "i16": "<i2", "u64": "<u8", "u32": "<u4", "u8": "u1", "bool": "?",
+    "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
+    "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?",
 }  # fmt: skip
 ROPE = ("rope_cos", "rope_sin", "past_incomplete_rope")
 RANKS = {

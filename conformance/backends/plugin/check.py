@@ -16,13 +16,14 @@ import msgspec
 from conformance.backends.plugin import wire
 from conformance.backends.plugin.subprocess import LOCK, Plugin, PluginError
 from conformance.backends.plugin.wire import ProtocolError
-from conformance.backends.protocol import OperationConfig
+from conformance.backends.protocol import UNCHECKED, BackendInfo, OperationConfig, listed
 from conformance.errors import Lost
 from conformance.library.reading import Library
 from conformance.running.process import Limits
 from conformance.spec.case import Case
 from conformance.spec.inputs import inputs_of
 from conformance.spec.resized import reshaped, with_other_attributes
+from conformance.spec.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -103,14 +104,29 @@ class Talk:
             raise Wrong(f"{told(request, answer)}; '{wire.tag(kind)}' is due")
         return answer
 
+    @property
+    def about(self) -> BackendInfo:
+        """What the plug-in says of the operation that is checked. Raises `Wrong` when it does not serve it."""
+        infos = wire.infos_of(self.plugin.described)
+        for info in infos:
+            if info.operation == self.operation.operation:
+                return info
+        served = listed([info.operation for info in infos])
+        raise Wrong(f"does not serve {self.operation.operation}; it serves {served}")
+
+    def dims(self, tokens: int | None = None, batch: int | None = None) -> dict[str, int]:
+        """These dimensions by their symbols, as far as the operation has them."""
+        wanted = {self.operation.tokens: tokens, self.operation.batch: batch}
+        return {symbol: size for symbol, size in wanted.items() if symbol and size is not None}
+
     # Requests in the terms of a case
 
     def case(self, element_type: str = "") -> Case:
         """A plain case of a type that the plug-in declares."""
-        wanted = element_type or self.plugin.described.element_types[0]
+        wanted, tokens = element_type or self.about.element_types[0], self.operation.tokens
         for case in self.library.cases:
             plain = not (case.refusal or case.disabled or case.change or any(case.pad))
-            if plain and case.element_type == wanted and case.dims[self.operation.tokens] > 1:
+            if plain and case.element_type == wanted and (not tokens or case.dims[tokens] > 1):
                 return reshaped(case, self.operation, {})
         raise LookupError(f"the library has no plain case of {wanted}")
 
@@ -189,19 +205,19 @@ def says_hello(talk: Talk) -> str:
     start = time.perf_counter()
     talk.start()
     took = time.perf_counter() - start
-    about, operation = talk.plugin.described, talk.operation
+    about, operation = talk.about, talk.operation
     for what, given, known in (
         ("output", about.outputs, [output.name for output in operation.outputs]),
-        ("feature", about.features, list(operation.features)),
+        ("feature", about.features, [*operation.features, UNCHECKED]),
     ):
         for name in given:
             if name not in known:
-                raise Wrong(f"declares the {what} '{name}', which is none; known: {', '.join(known)}")
+                raise Wrong(f"declares the {what} '{name}', which is not one; known: {', '.join(known)}")
     return f"{about.name} {about.version}, {about.vendor}, {about.device}, after {took:.2f} s"
 
 
 def answers_calls(talk: Talk) -> str:
-    about = talk.plugin.described
+    about = talk.about
     for element_type in about.element_types:
         case = talk.case(element_type)
         got = talk.once(case)
@@ -223,7 +239,7 @@ def repeats_itself(talk: Talk) -> str:
     case = talk.case()
     session = talk.prepare(case)
     first = talk.call(session, case)
-    talk.call(session, reshaped(case, talk.operation, {talk.operation.batch: 5, talk.operation.tokens: 7}))
+    talk.call(session, reshaped(case, talk.operation, talk.dims(tokens=7, batch=5)))
     with when("when the same call comes again, after one of another shape"):
         same(talk.call(session, case), first)
     return "the same call gives the same bits, also after one of another shape"
@@ -231,9 +247,9 @@ def repeats_itself(talk: Talk) -> str:
 
 def takes_nothing(talk: Talk) -> str:
     case = talk.case()
-    features = tuple(f for f in talk.operation.switchable if f in talk.plugin.described.features)
+    features = tuple(f for f in talk.operation.switchable if f in talk.about.features)
     for off in ((), *((feature,) for feature in features)):
-        for dims in ({talk.operation.tokens: 0}, {talk.operation.batch: 0}):
+        for dims in filter(None, (talk.dims(tokens=0), talk.dims(batch=0))):
             empty = msgspec.structs.replace(reshaped(case, talk.operation, dims), disabled=off)
             talk.once(empty)
     return f"no sequences, no new tokens{', nothing for ' + ' or '.join(features) if features else ''}"
@@ -277,6 +293,8 @@ def releases(talk: Talk) -> str:
 
 
 def refuses_configurations(talk: Talk) -> str:
+    if UNCHECKED in talk.about.features:
+        return "leaves checking its attributes to its callers, and says so"
     case = talk.case()
     for name, attribute in talk.operation.attributes.items():
         if attribute.least is None:
@@ -296,6 +314,8 @@ def refuses_configurations(talk: Talk) -> str:
 
 
 def refuses_calls(talk: Talk) -> str:
+    if UNCHECKED in talk.about.features:
+        return "leaves checking its inputs to its callers, and says so"
     case = talk.case()
     session = talk.prepare(case)
     first = talk.call(session, case)
@@ -319,7 +339,7 @@ def replace_shape(tensor: wire.Tensor, shape: tuple[int, ...]) -> wire.Tensor:
 
 
 def knows_its_types(talk: Talk) -> str:
-    missing = sorted({"f32", "f16", "bf16"} - set(talk.plugin.described.element_types))
+    missing = sorted(set(ELEMENT_TYPES) - set(talk.about.element_types))
     for element_type in missing:
         config = replace(talk.config(talk.case()), element_type=element_type)
         request = wire.prepare(talk.plugin.number(), talk.plugin.number(), config)

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import msgspec
 
@@ -87,6 +87,12 @@ def serve(backend: Backend, description: wire.Described, requests: IO[bytes], an
             return
 
 
+def end(sentence: str) -> NoReturn:
+    """Say why there is nothing to serve, and exit with code 3."""
+    print(sentence, file=sys.stderr)
+    sys.exit(BackendError.exit_code)
+
+
 def main(text: str) -> None:
     """Serve one backend on standard input and output; what it prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
@@ -95,9 +101,9 @@ def main(text: str) -> None:
         backend = connect(text)
         description = wire.described(described(backend, text))
     except (BackendError, Unsupported) as error:
-        sys.exit(f"error: {error}")
+        end(str(error))
     except msgspec.ValidationError as error:
-        sys.exit(f"error: '{text}': its description does not keep to the protocol: {error}")
+        end(f"'{text}': its description does not keep to the protocol: {error}")
     serve(backend, description, sys.stdin.buffer, answers)
 
 
