@@ -1,8 +1,9 @@
 """Times of conformant backends, taken side by side: what they are, how sure that is, and when it cannot be told.
 
 All that is compared is run in turn, one sample each, over and over (copy A B, copy A B, ...), so that a machine that
-becomes slower does so for all of them. What the machine can do is measured in the same turns: a plain copy of the
-call's largest input, by as many threads.
+becomes slower does so for all of them. So ratios are those of paired samples, with an interval; times are the fastest
+tenth of the samples, with a mark where the machine was busy. What the machine can do is measured in the same turns: a
+plain copy of the call's largest input, by as many threads.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from conformance.running.run import Plan, execute, outcomes
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 from conformance.timing import workloads
-from conformance.timing.statistics import growth, interquartile, mann_whitney, median_interval
+from conformance.timing.statistics import fastest, growth, interquartile, median_interval, paired_ratio
 from conformance.timing.workloads import Workload
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,8 +59,7 @@ LEAST_ROUNDS = 8  # fewer samples have no 99 % interval of their median
 FEW_ROUNDS = 3  # made in any case; the others only within OVERTIME times the budget
 MOST_ROUNDS = 2_000
 OVERTIME = 4
-SIGNIFICANT = 0.01  # p below which two backends are said to differ
-NOISE = 0.25  # interquartile range over median beyond which a number is not told
+NOISE = 0.25  # interquartile range over median beyond which a time is marked
 DRIFT = 0.20  # change of the copy's speed from the first third of the rounds to the last, likewise
 LEAST_COPY = 1 << 20  # bytes; the time of a smaller copy is mostly that of starting it
 SHARE_OF_THREAD = 1 << 20  # bytes; a copy gives no thread less than that
@@ -300,7 +300,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a number is not told, as shares."""
+    """When a time is marked as taken on a busy machine, as shares."""
 
     noise: float = NOISE
     drift: float = DRIFT
@@ -328,8 +328,8 @@ class Bench:
             for one, (told, says) in zip(timed, numbers, strict=True):
                 if workload.series:
                     points = self._medians.setdefault((workload.series, one.contender.name), [])
-                    if isinstance(told.get("median_s"), float):
-                        points.append((workload.case.dims[self.operation.tokens], float(told["median_s"] or 0)))
+                    if isinstance(told.get("fast_s"), float):
+                        points.append((workload.size, float(told["fast_s"] or 0)))
                     told |= _growth(points) if last[workload.series] == workload.id else {}
                 yield one.contender, PerfRecord(workload.id, told, says)
 
@@ -374,63 +374,64 @@ class Bench:
         """The numbers of a workload's records, and what is to be said of them."""
         case, operation = workload.case, self.operation
         moved = workloads.bytes_to_move(case, operation)
-        new = case.dims[operation.tokens]
+        new = case.dims[operation.tokens] if operation.tokens else 0
         tokens = sum(new - pad for pad in case.pad)
         drift = _drift(copy)
-        speed = copied / statistics.median(copy) if copy and copied >= LEAST_COPY else None
+        speed = copied / fastest(copy) if copy and copied >= LEAST_COPY else None
         first = timed[0].samples if timed else ()
-        width = next(size for size in reversed(operation.ports[0].shape) if size in case.dims)
         told: list[tuple[dict[str, float | str | None], str]] = []
         for one in timed:
             numbers: dict[str, float | str | None] = {
                 "backend": one.contender.name,
                 "tokens": new,
-                "sequences": case.dims[operation.batch],
+                "sequences": case.dims.get(operation.batch, 1),
                 "element_type": case.element_type,
-                "block_size": next(iter(case.attributes.values())),
-                "width": case.dims[str(width)],
                 "threads": self.threads,
                 "bytes": moved,
                 "peak_bytes": one.peak,
             }
-            says = one.says or self._too_noisy(one.samples, drift)
-            if not says:
-                median = statistics.median(one.samples)
-                interval = median_interval(one.samples)
-                numbers |= {
-                    "median_s": median,
-                    "iqr_s": interquartile(one.samples),
-                    "low_s": interval[0] if interval else None,
-                    "high_s": interval[1] if interval else None,
-                    "samples": len(one.samples),
-                    "copy_bytes_per_s": speed,
-                }
+            if one.samples:
+                numbers |= self._times(one.samples, drift) | {"copy_bytes_per_s": speed}
+                quick = fastest(one.samples)
                 if one.contender.moves:
-                    share = moved / median / speed if speed and moved >= LEAST_COPY else None
-                    numbers |= {"tokens_per_s": tokens / median, "bytes_per_s": moved / median, "share": share}
-                if first and not self._too_noisy(first, drift):
+                    numbers |= {"tokens_per_s": tokens / quick, "bytes_per_s": moved / quick}
+                    numbers |= _share(moved, one.samples, copied, copy)
+                if first and len(first) == len(one.samples):
                     numbers |= compared(first, one.samples) if one is not timed[0] else {"ratio": 1.0}
-                if interval is None:
-                    says = f"{len(one.samples)} samples are too few for an interval"
-            told.append((numbers, says))
+            told.append((numbers, one.says))
         return told
 
-    def _too_noisy(self, samples: Sequence[float], drift: float) -> str:
-        """Why nothing can be told of these samples; empty when something can."""
-        if drift > self.limits.drift:
-            return f"too noisy to tell: the plain copy's speed changed by {drift:.0%} while it was measured"
-        spread = interquartile(samples) / statistics.median(samples)
-        if spread > self.limits.noise:
-            return f"too noisy to tell: the middle half of the times spreads over {spread:.0%} of the median"
-        return ""
+    def _times(self, samples: Sequence[float], drift: float) -> dict[str, float | str | None]:
+        """The times of a call, and why they are marked where they are."""
+        median = statistics.median(samples)
+        interval = median_interval(samples)
+        spread = interquartile(samples) / median
+        marks = [f"the copy's speed changed by {drift:.0%}"] if drift > self.limits.drift else []
+        marks += [f"the middle half spreads over {spread:.0%}"] if spread > self.limits.noise else []
+        return {
+            "fast_s": fastest(samples),
+            "median_s": median,
+            "iqr_s": interquartile(samples),
+            "low_s": interval[0] if interval else None,
+            "high_s": interval[1] if interval else None,
+            "samples": len(samples),
+            **({"busy": ", ".join(marks)} if marks else {}),
+        }
+
+
+def _share(moved: int, times: Sequence[float], copied: int, copy: Sequence[float]) -> dict[str, float | str | None]:
+    """Bytes a second over those of the plain copy, from paired samples; nothing for little data."""
+    if min(moved, copied) < LEAST_COPY or len(times) != len(copy):
+        return {"share": None}
+    ratio = paired_ratio(times, copy)
+    size = moved / copied
+    return {"share": ratio.value * size, "share_low": ratio.low * size, "share_high": ratio.high * size}
 
 
 def compared(first: Sequence[float], other: Sequence[float]) -> dict[str, float | str | None]:
-    """Ratio of the medians, and whether the times differ at all."""
-    ratio = statistics.median(other) / statistics.median(first)
-    p = mann_whitney(first, other)
-    says = "no difference" if p >= SIGNIFICANT else "slower" if ratio > 1 else "faster"
-    return {"ratio": ratio, "ratio_says": says, "ratio_p": p}
+    """Ratio of paired times, its interval, and what that says."""
+    ratio = paired_ratio(first, other)
+    return {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high, "ratio_says": ratio.says}
 
 
 def _growth(points: Sequence[tuple[int, float]]) -> dict[str, float | str | None]:

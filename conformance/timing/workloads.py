@@ -45,13 +45,14 @@ class File(Strict, frozen=True):
 
 @dataclass(frozen=True)
 class Workload:
-    """One timed call, or the calls of one stream. Points of one `series` differ in their tokens alone."""
+    """One timed call, or the calls of one stream. Points of one `series` differ in their `size` alone."""
 
     id: str
     says: str
     case: Case
     quick: bool
     series: str = ""
+    size: int = 0  # what the time of a series is held against: its tokens, or what `growth` names
 
 
 def load_workloads(operation: Operation, name: str = "qsa_prepare", root: Path | None = None) -> tuple[Workload, ...]:
@@ -65,15 +66,17 @@ def load_workloads(operation: Operation, name: str = "qsa_prepare", root: Path |
         merged = {"clauses": [], **merge(file.defaults, raw)}
         own = {key: merged.pop(key) for key in OWN if key in merged}
         growth = own.get("growth", False)
-        if not isinstance(growth, bool):
-            raise here.error(f"'growth' is true or false, not {growth!r}", "growth")
+        if not isinstance(growth, bool | str):
+            raise here.error(f"'growth' is true, false or a symbol, not {growth!r}", "growth")
         for label, variables, patched in expand(merged, here):
             case = concrete(patched, variables, label, here)
             if len(case.streams) > 1:
                 raise here.error("a workload has one stream or none", "streams")
             series = raw["id"] if growth else ""
-            quick = _quick(own.get("quick", 0), case, operation, here)
-            found.append(Workload(case.id.partition("/")[2], case.says, case, quick, series))
+            quick = bool(_number(own.get("quick", 0), "quick", case, here))
+            against = growth if isinstance(growth, str) else operation.tokens
+            size = int(_number(against, "growth", case, here)) if growth else 0
+            found.append(Workload(case.id.partition("/")[2], case.says, case, quick, series, size))
     ids = [workload.id for workload in found]
     if twice := {one for one in ids if ids.count(one) > 1}:
         raise LibraryError(f"workload ids that appear twice: {', '.join(sorted(twice))}", Place(places.path))
@@ -108,13 +111,13 @@ def _named(workload: Workload, pattern: str) -> bool:
     return fnmatchcase(workload.id, escaped) or fnmatchcase(base(workload.id), escaped)
 
 
-def _quick(text: Any, case: Case, operation: Operation, here: Origin) -> bool:
-    known = Geometry(case, operation)
-    first = next(iter(known.rows), known.scalars)
+def _number(text: Any, key: str, case: Case, here: Origin) -> Any:
+    """The value of an expression of the first sequence's symbols."""
+    known = Geometry(case, here.operation)
     try:
-        return bool(evaluate(text, first))
+        return evaluate(text, next(iter(known.rows), known.scalars))
     except ExpressionError as error:
-        raise here.error(str(error), "quick") from None
+        raise here.error(str(error), key) from None
 
 
 # Tensors
