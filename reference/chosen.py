@@ -90,6 +90,13 @@ class Chosen:
     def alike(self, got: Array) -> Part:
         return self._judged(Repeated(self.region, self.clause, self.index, got, self.count, ordered=False))
 
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        if not recommended:
+            return ~same_entries(got, other, self.count)
+        return ~same_entries(sets(got, self.count), sets(other, self.count), self.count) & self.ranking.judged(
+            self.rows
+        )
+
     def _judged(self, part: Repeated) -> Repeated:
         judged = self.ranking.judged(self.rows)
         return part if judged.all() else part.pick(judged)
@@ -143,6 +150,11 @@ class Repeated:
 
     def alike(self, got: Array) -> Repeated:
         return replace(self, value=got, ordered=False)
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        if not recommended:
+            return ~same_entries(got, other, self.count)
+        return ~same_entries(sets(got, self.count), sets(other, self.count), self.count)
 
     def scaled(self, copied: float, computed: float) -> Repeated:
         return self

@@ -109,6 +109,14 @@ class Part(Protocol):
         """What is due of the same question if `got` answered it: the same bits, wherever the part is judged."""
         ...
 
+    def alike(self, got: Array) -> Part:
+        """What is recommended of an equal question if `got` answered this one: the same bits, or the same choice."""
+        ...
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        """Mask of the units in which two answers to one question differ by a bit, or by what is recommended."""
+        ...
+
     def scaled(self, copied: float, computed: float) -> Part:
         """What is due when copied inputs change by a power of two and computed values by another."""
         ...
@@ -181,6 +189,12 @@ class Copy:
 
     def repeated(self, got: Array) -> Copy:
         return replace(self, value=got)
+
+    def alike(self, got: Array) -> Part:
+        return self.repeated(got)
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        return ~same_bits(got, other)
 
     def scaled(self, copied: float, computed: float) -> Copy:
         if copied == 1:
@@ -271,6 +285,12 @@ class Bounded:
         judged = np.asarray(np.isfinite(self.bound).all(axis=tuple(range(1, self.bound.ndim))))
         bits = Copy(self.region, self.clause, self.index, got, payload=False)
         return bits if judged.all() else bits.pick(judged)
+
+    def alike(self, got: Array) -> Part:
+        return self.repeated(got)
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        return ~same_bits(got, other)
 
     def scaled(self, copied: float, computed: float) -> Bounded:
         return replace(self, value=self.value * computed)

@@ -43,14 +43,14 @@ from conformance.judging.calling import (
     untouched,
 )
 from conformance.judging.company import Company, Retry
-from conformance.judging.judge import Verdict, judge, same_bits
+from conformance.judging.judge import Verdict, judge
 from conformance.judging.outcome import Kind, Outcome, Where, partition_label
 from conformance.judging.refusals import refused
 from conformance.spec.case import Case
 from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, Reference
-from conformance.spec.streams import call_inputs, spans
+from conformance.spec.streams import call_inputs, joined, spans, tokens_axis
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -400,22 +400,32 @@ class Engine:
         case, oracle = run.case, self.oracle(run.case)
         stream = case.streams[number]
         carried: dict[str, Array] = {}
-        answer = single
+        answer, pieces = single, []
         place = Where("stream", stream=number, label=partition_label(stream))
         for count, (start, end) in enumerate(spans(stream), 1):
             run.where = msgspec.structs.replace(place, call=count)
             inputs = call_inputs(whole, case, self.operation, start, end, carried)
             answer = self.call(run, to, inputs, oracle.expect(inputs))
+            pieces.append(answer.got)
             carried = self.carry(answer)
         run.where = place
+        ended = joined(pieces, self.operation)
+        if ended is None:
+            return
         # Under a reading the number of rows, and what stands where the contract specifies nothing, may follow from the
         # cuts; the last call was judged for it.
         lasting = self._lasting(case, whole) or single.expected
-        due = {name: replace(one, shape=answer.expected[name].shape) for name, one in lasting.items()}
-        self.judge(run, Answer(answer.got, due), self.operation.rules.split)
+        outputs = self.operation.output
+        due = {
+            name: one
+            if tokens_axis(outputs[name].shape, self.operation) is not None
+            else replace(one, shape=answer.expected[name].shape)
+            for name, one in lasting.items()
+        }
+        self.judge(run, Answer(ended, due), self.operation.rules.split)
         bits = self.operation.rules.same_bits
         if bits in case.clauses:
-            cut = {name: array[tuple(map(slice, single.got[name].shape))] for name, array in answer.got.items()}
+            cut = {name: array[tuple(map(slice, single.got[name].shape))] for name, array in ended.items()}
             reason = "the stream's bits differ from the single call's"
             self.same(run, Answer(cut, due), Answer(single.got, lasting), bits, reason, "quality-warning")
 
@@ -447,7 +457,7 @@ class Engine:
             if problem:
                 raise Stop("fail", clause, f"{reason}: {name} {problem}", Kind.DIFFERS, about=name)
             for part in other.expected[name].parts:
-                differ = ~same_bits(a[part.index], b[part.index])
+                differ = part.differing(a[part.index], b[part.index], recommended=status != "fail")
                 if differ.any():
                     text = f"{reason}: {name}, {part.region}, {int(differ.sum())} elements"
                     stop = Stop(status, clause, text, Kind.DIFFERS, about=name)

@@ -24,8 +24,9 @@ from conformance.errors import Lost
 from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop
 from conformance.judging.outcome import Where
 from conformance.judging.rewritings import EXACT, REWRITINGS, ROUNDED, Question, copied, exactly_scaled
-from conformance.judging.scene import Expectation, Scene, fitted
+from conformance.judging.scene import Expectation, Scene, fitted, kept
 from conformance.spec.case import Case
+from conformance.spec.expression import evaluate
 from conformance.spec.operation import Relation
 from conformance.spec.streams import call_inputs, random_partition, spans
 from reference.parts import finite, together
@@ -60,14 +61,29 @@ def _check(scene: Scene, names: Sequence[str]) -> None:
         if relation.name in done:
             continue
         several = [relation]
-        for kinds in (ROUNDED, EXACT):
-            if relation.kind in kinds and not scene.wants_bits(relation):
-                several = [one for one in relations if one.kind in kinds and not scene.wants_bits(one)]
+        for group in (_is_rounded, _is_alike, _is_exact):
+            if group(relation) and not scene.wants_bits(relation):
+                several = [one for one in relations if group(one) and not scene.wants_bits(one)]
         done.update(one.name for one in several)
         if len(several) > 1:
             _check_together(scene, several)
         else:
             _noted(scene, relation, _check_one)
+
+
+def _is_rounded(relation: Relation) -> bool:
+    """Whether numbers may be rounded otherwise in the second call."""
+    return relation.kind in ROUNDED
+
+
+def _is_alike(relation: Relation) -> bool:
+    """Whether the second call differs only where nothing follows from it, and the same bits are but recommended."""
+    return relation.kind in EXACT and bool(relation.bits)
+
+
+def _is_exact(relation: Relation) -> bool:
+    """Whether the second call must give the same bits."""
+    return relation.kind in EXACT and not relation.bits
 
 
 def _noted(scene: Scene, relation: Relation, step: Callable[..., T], *arguments: Any) -> T | None:
@@ -148,12 +164,14 @@ def _dropped_after_failure(scene: Scene, case: Case) -> Iterator[None]:
 
 def _answer(scene: Scene, relation: Relation, question: Question, session: Open) -> None:
     got = scene.ask(question.inputs, session)
-    if relation.kind in EXACT:
+    if _is_exact(relation):
         scene.same(relation, got, question.kept)
         return
     shapes = scene.shapes(question.case, question.inputs)
 
     def follow(expected: Expectation) -> Expectation:
+        for keep in question.kept:
+            expected = kept(expected, keep)
         for step in question.steps:
             expected = step(expected)
         return fitted(expected, shapes)
@@ -279,9 +297,49 @@ def _carry(scene: Scene, got: Mapping[str, Array]) -> Inputs:
     return {port: got[output].copy() for port, output in scene.operation.carried.items()}
 
 
+def raised(scene: Scene, relation: Relation) -> None:
+    """Attributes at other values, by which the answer follows from less than before."""
+    known = scene.geometry.symbols
+    attributes = {**scene.case.attributes, **{n: evaluate(text, known) for n, text in relation.attributes.items()}}
+    if attributes == scene.case.attributes:
+        raise Inapplicable("the attributes have these values already")
+    scene.run.where = scene.run.where.then(", ".join(f"{name}={attributes[name]}" for name in relation.attributes))
+    case = msgspec.structs.replace(scene.case, attributes=attributes)
+    session = scene.other_session(case)
+    with _dropped_after_failure(scene, case):
+        got = scene.ask(scene.whole, session)
+        for name, one in scene.engine.oracle(case).expect(scene.whole).items():
+            scene.judge(one, got, name, relation.clause)
+
+
+def duplicated(scene: Scene, relation: Relation) -> None:
+    """A row of a port copied over a later one."""
+    inputs = dict(scene.whole)
+    for port in relation.ports:
+        array, mask = scene.whole[port], scene.read(port)
+        if not scene.is_on(port) or array.ndim < 2:
+            raise Inapplicable(f"{port} has a shape of its own")
+        mask = np.ones(array.shape[:2], dtype=bool) if mask is None else mask
+        rows = [(n, np.nonzero(mask[n])[0]) for n in range(len(array)) if mask[n].sum() > 1]
+        if not rows:
+            raise Inapplicable("there are not two rows")
+        inputs[port] = array.copy()
+        for n, read in rows:
+            source = read[scene.below(len(read) - 1)]
+            copies = read[read > source]
+            target = copies[scene.below(len(copies))]
+            inputs[port][n, target] = array[n, source]
+            scene.run.where = scene.run.where.then(f"row {target} as row {source} of sequence {n}")
+    got = scene.ask(inputs)
+    for name, one in scene.engine.oracle(scene.case).expect(inputs).items():
+        scene.judge(one, got, name, "")
+
+
 PROCEDURES: Mapping[str, Callable[[Scene, Relation], None]] = {
     "scaled": scaled,
     "neutral": neutral,
     "split": split,
     "rewind": rewind,
+    "raised": raised,
+    "duplicated": duplicated,
 }

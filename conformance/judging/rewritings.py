@@ -170,19 +170,35 @@ def changed(scene: Scene, relation: Relation, question: Question) -> Question:
     for name in relation.ports:
         if scene.is_on(name):
             inputs[name] = question.inputs[name].copy()
-            inputs[name][n, row] = value
+            axis = scene.operation.port[name].axis("row") or 1
+            inputs[name][(n, *(slice(None),) * (axis - 1), row)] = value
     symbols = {**scene.scalars, **{name: values[n] for name, values in scene.columns.items()}, "token": token}
 
     def untouched(output: str, part: Part) -> Array:
         if output not in relation.touches:
             return np.ones(len(part.index[0]), dtype=bool)
-        at = part.index[1] if len(part.index) > 1 and not isinstance(part.index[1], slice) else 0
+        axis = scene.operation.output[output].axis("row") or 1
+        at = part.index[axis] if len(part.index) > axis and not isinstance(part.index[axis], slice) else 0
         touched = evaluate(relation.touches[output], {**symbols, "row": at})
         result: Array = ~((part.index[0] == n) & touched)
         return result
 
     asked = question.but(f"token {token} of sequence {n} is {value:g}", inputs)
     return replace(asked, kept=(*asked.kept, untouched))
+
+
+def signed(scene: Scene, relation: Relation, question: Question) -> Question:
+    """The other sign for every zero."""
+    inputs = {}
+    for name in relation.ports:
+        if scene.is_on(name):
+            array = question.inputs[name]
+            zero = array == 0
+            if zero.any():
+                inputs[name] = np.where(zero, -array, array).astype(array.dtype)
+    if not inputs:
+        raise Inapplicable("nothing is zero")
+    return question.but(f"zeros of {', '.join(inputs)}", inputs)
 
 
 # Scaling
@@ -237,8 +253,9 @@ REWRITINGS: Mapping[str, Callable[[Scene, Relation, Question], Question]] = {
     "shrunk": shrunk,
     "ignored": ignored,
     "changed": changed,
+    "signed": signed,
 }
 # Kinds whose rewritings may follow each other in one question: those after which numbers may be rounded otherwise, and
 # those that must not change a bit.
-ROUNDED = ("permuted", "one-length", "length-type", "longer", "shrunk")
+ROUNDED = ("permuted", "one-length", "length-type", "longer", "shrunk", "signed")
 EXACT = ("ignored", "changed")

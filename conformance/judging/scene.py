@@ -129,6 +129,17 @@ class Scene:
             if name in self.engine.info.outputs
         }
 
+    @cached_property
+    def alike(self) -> Expectation:
+        """What is recommended of answers to equal questions."""
+        return {
+            name: replace(
+                expected, parts=tuple(part.alike(self.single.got[name][part.index]) for part in expected.parts)
+            )
+            for name, expected in self.single.expected.items()
+            if name in self.engine.info.outputs
+        }
+
     def is_on(self, port: str) -> bool:
         """Whether a port is given with its declared rank: not left out, nor off, nor of another shape in this case."""
         return is_on(self.operation, self.case, self.whole, port)
@@ -150,18 +161,21 @@ class Scene:
         return self.engine.call(self.run, session or self.session, inputs, {}, check=False).got
 
     def judge(self, expected: Expected, got: Mapping[str, Array], output: str, clause: str, status: str = "") -> None:
-        """Judge one output of a further call. Raises `Stop`; with a `status` only notes that as a warning."""
+        """Judge one output of a further call. Raises `Stop`; with a `status` only notes that as a warning.
+
+        Without a `clause` the one that broke is blamed.
+        """
         if output not in self.engine.info.outputs:
             return
         self.run.verdicts += 1
         if agrees(got[output], expected):
             return
-        verdict = judge(output, got[output], expected, clause)
+        verdict = judge(output, got[output], expected, clause or self.operation.output[output].shape_clause)
         if verdict.status == "pass":
             return
-        about = "" if verdict.worst else verdict.output
+        about, blamed = "" if verdict.worst else verdict.output, clause or verdict.clause
         stop = Stop(
-            status or verdict.status, clause, verdict.reason, Kind(verdict.kind), about=about, worst=verdict.worst
+            status or verdict.status, blamed, verdict.reason, Kind(verdict.kind), about=about, worst=verdict.worst
         )
         if stop.status == "fail":
             raise stop
@@ -174,20 +188,22 @@ class Scene:
         for name, expected in (change(self.base) if change else self.base).items():
             self.judge(expected, got, name, relation.clause)
         if self.wants_bits(relation):
-            for name, expected in (change(self.exact) if change else self.exact).items():
+            for name, expected in (change(self.alike) if change else self.alike).items():
                 self.judge(expected, got, name, relation.bits, "quality-warning")
 
     def wants_bits(self, relation: Relation) -> bool:
         """Whether the case is about the clause that recommends equal bits here."""
         return bool(relation.bits) and relation.bits in self.case.clauses
 
-    def same(self, relation: Relation, got: Mapping[str, Array], kept: Sequence[Callable[[str, Part], Array]]) -> None:
-        """An answer must have the bits of the single call's, in the rows of every part that all of `kept` keep."""
-        for name, expected in self.exact.items():
-            parts = expected.parts
-            for keep in kept:
-                parts = tuple(part.pick(keep(name, part)) for part in parts)
-            self.judge(replace(expected, parts=parts), got, name, relation.clause)
+    def same(
+        self, relation: Relation, got: Mapping[str, Array], kept_rows: Sequence[Callable[[str, Part], Array]]
+    ) -> None:
+        """An answer must have the bits of the single call's, in the rows of every part that all of `kept_rows` keep."""
+        due = self.exact
+        for keep in kept_rows:
+            due = kept(due, keep)
+        for name, expected in due.items():
+            self.judge(expected, got, name, relation.clause)
 
     def other_session(self, case: Case) -> Open:
         """The session of another configuration. Raises `Unsupported` when the backend has none."""
@@ -240,6 +256,14 @@ def reordered(expected: Expectation, order: Sequence[int], batch: int) -> dict[s
         moved = tuple(part.moved((new[part.index[0]], *part.index[1:])) for part in parts)
         result[name] = replace(one, parts=moved)
     return result
+
+
+def kept(expected: Expectation, keep: Callable[[str, Part], Array]) -> dict[str, Expected]:
+    """What is expected in the rows of every part that a mask is true for."""
+    return {
+        name: replace(one, parts=tuple(part.pick(keep(name, part)) for part in one.parts))
+        for name, one in expected.items()
+    }
 
 
 def fitted(expected: Expectation, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Expected]:

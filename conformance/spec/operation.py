@@ -264,7 +264,7 @@ class Relation(Strict, frozen=True):
     name: str
     kind: Literal[
         "split", "rewind", "alone", "permuted", "one-length", "length-type", "longer", "ignored", "changed", "scaled",
-        "shrunk", "neutral",
+        "shrunk", "neutral", "signed", "raised", "duplicated",
     ]  # fmt: skip
     clause: str
     says: str
@@ -274,7 +274,8 @@ class Relation(Strict, frozen=True):
     features: tuple[str, ...] = ()  # that must be on
     dim: str = ""  # longer: the dimension that gets more rows
     blames: dict[str, str] = {}  # ignored: port to the clause by which its unread elements are ignored
-    ports: tuple[str, ...] = ()  # changed, scaled, shrunk
+    ports: tuple[str, ...] = ()  # changed, scaled, shrunk, signed, duplicated
+    attributes: dict[str, Number] = {}  # raised: values in the symbols of the case
     touches: dict[str, str] = {}  # changed: output to a mask over (sequence, row)
     factors: tuple[float, ...] = ()  # scaled, shrunk: powers of two
     computed: int = 0  # scaled, shrunk: the power of the factor by which computed elements change

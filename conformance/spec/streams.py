@@ -11,7 +11,7 @@ import msgspec
 
 from conformance.spec.case import Case, lengths, prefix_lengths
 from conformance.spec.expression import whole
-from conformance.spec.geometry import Geometry, with_defaults
+from conformance.spec.geometry import Geometry, spare, with_defaults
 from conformance.spec.operation import Operation
 
 if TYPE_CHECKING:
@@ -90,8 +90,27 @@ def call_inputs(
             array = carried[port.name]
         elif known.is_on(port):
             array = part_of(array, port.shape, known, start, end)
+            array = _grown(array, port.shape, known, start, end)
         inputs[port.name] = array
     return inputs
+
+
+def _grown(array: Array, shape: Sequence[Any], known: Geometry, start: int, end: int) -> Array:
+    """Only the rows that are there at this call, along dimensions that follow from the lengths."""
+    follow = [axis for axis, size in enumerate(shape) if size in known.operation.dims and _follows(size, known)]
+    if not follow:
+        return array
+    import numpy as np
+
+    cuts, call = [slice(None)] * array.ndim, _call(known.case, known.operation, start, end)
+    for axis in follow:
+        more = spare(known.case, known.operation, shape[axis])
+        cuts[axis] = slice(0, max(call.dims[shape[axis]] + more, 0))
+    return np.ascontiguousarray(array[tuple(cuts)])
+
+
+def _follows(dim: str, known: Geometry) -> bool:
+    return known.operation.dims[dim].follows
 
 
 def part_of(array: Array, shape: Sequence[Any], known: Geometry, start: int, end: int) -> Array:
@@ -114,14 +133,41 @@ def part_of(array: Array, shape: Sequence[Any], known: Geometry, start: int, end
 
 def calls_of(case: Case, operation: Operation, stream: Sequence[int]) -> list[Case]:
     """The calls of a stream as cases of their own."""
-    new, total = Geometry(case, operation).new, lengths(case, operation)
-    calls = []
-    for start, end in spans(stream):
-        after = prefix_lengths(total, new, end)
-        past = tuple(max(length - (end - start), 0) for length in after)
-        pad = tuple(max(end - start - length, 0) for length in after)
-        dims = {**case.dims, operation.tokens: end - start}
-        call = with_defaults(msgspec.structs.replace(case, dims=dims, past=past, pad=pad, streams=()), operation)
-        grown = {n: max(case.dims[n] - (new - end), 0) for n, dim in operation.dims.items() if dim.grows}
-        calls.append(msgspec.structs.replace(call, dims={**call.dims, **grown}))
-    return calls
+    return [_call(case, operation, start, end) for start, end in spans(stream)]
+
+
+def _call(case: Case, operation: Operation, start: int, end: int) -> Case:
+    """The call that brings tokens start..end-1."""
+    new = Geometry(case, operation).new
+    after = prefix_lengths(lengths(case, operation), new, end)
+    past = tuple(max(length - (end - start), 0) for length in after)
+    pad = tuple(max(end - start - length, 0) for length in after)
+    dims = {**case.dims, operation.tokens: end - start}
+    call = with_defaults(msgspec.structs.replace(case, dims=dims, past=past, pad=pad, streams=()), operation)
+    grown = {n: max(case.dims[n] - (new - end), 0) for n, dim in operation.dims.items() if dim.grows}
+    return msgspec.structs.replace(call, dims={**call.dims, **grown})
+
+
+def joined(pieces: Sequence[Mapping[str, Array]], operation: Operation) -> dict[str, Array] | None:
+    """The outputs of a stream: rows of tokens from all of its calls, and whatever else is there after the last one.
+
+    None where the calls' outputs do not fit together, as under a reading by which their shapes follow from the call.
+    """
+    import numpy as np
+
+    outputs = dict(pieces[-1])
+    for name in outputs:
+        axis = tokens_axis(operation.output[name].shape, operation)
+        if axis is None:
+            continue
+        others = {(*piece[name].shape[:axis], *piece[name].shape[axis + 1 :]) for piece in pieces}
+        if len(others) > 1:
+            return None
+        outputs[name] = np.concatenate([piece[name] for piece in pieces], axis=axis)
+    return outputs
+
+
+def tokens_axis(shape: Sequence[Any], operation: Operation) -> int | None:
+    """The axis along which a port or an output has rows of tokens; None where it has none."""
+    rows = {operation.tokens} | {name for name, total in operation.totals.items() if total.tokens}
+    return next((axis for axis, size in enumerate(shape) if size and size in rows), None)
