@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reference.parts import Array, Comparison, Copy, Detail, Index, pick_index
+from reference.parts import Array, Comparison, Copy, Detail, Index, pick_index, same_bits
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,12 @@ class Hull:
 
     def repeated(self, got: Array) -> Copy:
         return Copy(self.region, self.clause, self.index, got)
+
+    def alike(self, got: Array) -> Copy:
+        return self.repeated(got)
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        return ~same_bits(got, other)
 
     def scaled(self, copied: float, computed: float) -> Hull:
         return replace(self, low=self.low * computed, high=self.high * computed, slack=self.slack * computed)

@@ -171,7 +171,7 @@ def changed(scene: Scene, relation: Relation, question: Question) -> Question:
         if scene.is_on(name):
             inputs[name] = question.inputs[name].copy()
             axis = scene.operation.port[name].axis("row") or 1
-            inputs[name][(n, *(slice(None),) * (axis - 1), row)] = value
+            inputs[name][n].swapaxes(0, axis - 1)[row] = value
     symbols = {**scene.scalars, **{name: values[n] for name, values in scene.columns.items()}, "token": token}
 
     def untouched(output: str, part: Part) -> Array:
