@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from conformance.backends.protocol import Backend
 from conformance.errors import BackendError, nearest
 from conformance.faults.entry import Entry, Kind
+from conformance.library.operations import name_of, operations
 
-# Operation: the module with its SHELF and a `backend` that runs an entry of it.
-OPERATIONS: Mapping[str, str] = {
-    "QSAPrepare": "conformance.faults.qsa_prepare",
-}
+
+@cache
+def modules() -> Mapping[str, str]:
+    """Operation to the package of its faults, with its SHELF and a `backend` that runs an entry of it.
+
+    The package is a folder here that is called as that of the operation's cases is.
+    """
+    folders = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
+    return {name_of(folder): f"{__package__}.{folder}" for folder in folders if folder in operations()}
 
 
 def entries(kind: Kind | None = None, operation: str | None = None) -> tuple[Entry, ...]:
     """The entries of one kind and one operation, or of all, in the order of the modules."""
     return tuple(
         entry
-        for name in OPERATIONS
+        for name in modules()
         if operation in (None, name)
         for entry in _module(name).SHELF.entries.values()
         if kind in (None, entry.kind)
@@ -53,7 +62,7 @@ def backend(kind: Kind, id: str) -> Backend:
 
 def backend_of(entry: Entry) -> Backend:
     """A new backend of an entry; each stands for a process of its own."""
-    for name in OPERATIONS:
+    for name in modules():
         module = _module(name)
         if module.SHELF.entries.get(entry.id) is entry:
             made: Backend = module.backend(entry)
@@ -62,4 +71,4 @@ def backend_of(entry: Entry) -> Backend:
 
 
 def _module(operation: str) -> Any:
-    return importlib.import_module(OPERATIONS[operation])
+    return importlib.import_module(modules()[operation])

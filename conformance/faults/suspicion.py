@@ -14,7 +14,7 @@ from conformance.faults.entry import Entry
 
 def backend(operation: str, entry: Entry | None, readings: Mapping[str, str]) -> Backend:
     """An implementation with a fault, with other readings of the contract, or with both."""
-    module = importlib.import_module(f"{catalogue.OPERATIONS[operation]}.suspects")
+    module = importlib.import_module(f"{catalogue.modules()[operation]}.suspects")
     made: Backend = module.backend(entry, readings)
     return made
 

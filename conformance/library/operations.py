@@ -44,6 +44,11 @@ def folder_of(name: str, root: Path | None = None) -> str:
     raise UsageError(f"no operation '{name}'{nearest(name, words)}; known: {', '.join(known) or 'none'}")
 
 
+def name_of(folder: str, root: Path | None = None) -> str:
+    """The name of the operation in a folder, without reading all that the file says."""
+    return _name_in((root or cases_root()) / folder / FILE)
+
+
 def _name_in(path: Path) -> str:
     """The operation that a file describes, read off its first lines: most commands need no more of other operations."""
     try:
