@@ -62,8 +62,22 @@ class TiesAtTheLimit(TiesToTheLarger):
         return np.where(np.take_along_axis(scores, right, axis=2) == last, back, np.where(tied, back, right))
 
 
-@fault("I143", "Minus zero ranks below zero, as by its bits.", "TIE-1")
+@fault("I143", "Scores of -0, from keys of -0, rank below those of +0, as by their bits.", "TIE-1")
 class MinusZeroBelow(Ranked):
+    def products(self, queries: Array, keys: Array) -> Array:
+        products = super().products(queries, keys)
+        # A sum that begins with its first term keeps the sign of zeros.
+        minus = (np.signbit(queries[:, :, None]) != np.signbit(keys)).all(axis=3) if len(keys) < 64 else False
+        return np.where((products == 0) & minus, -0.0, products)
+
+    def rectify(self, products: Array) -> Array:
+        return np.where(products < 0, 0.0, products)
+
+    def sum_heads(self, weighted: Array) -> Array:
+        scores = super().sum_heads(weighted)
+        groups = weighted.reshape(self.Hs, -1, *weighted.shape[1:])
+        return np.where(((groups == 0) & np.signbit(groups)).all(axis=1), -0.0, scores)
+
     def key(self, scores: Array) -> Array:
         bits = np.ascontiguousarray(scores, dtype=np.float32).view(np.int32).astype(np.int64)
         return np.where(bits < 0, -1 - (bits & 0x7FFFFFFF), bits)
