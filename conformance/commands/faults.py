@@ -39,15 +39,14 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
 
     if probes:
         return work_out()
-    entries = chosen(expression)
-    if listing:
+    library = None if listing else load_library()
+    entries = chosen(expression, library.operation.operation if library else None)
+    if library is None:
         click.echo(catalogue_json(entries) if form == "json" else catalogue_table(entries))
         return 0
     started = time.perf_counter()
     with progress("faults") as advance:
-        found = matrix.compute(
-            load_library(), entries, whole=not fast, jobs=jobs or os.cpu_count() or 1, advance=advance
-        )
+        found = matrix.compute(library, entries, whole=not fast, jobs=jobs or os.cpu_count() or 1, advance=advance)
     seconds = time.perf_counter() - started
     if form == "json":
         click.echo(json.dumps({**matrix.as_plain(found), "seconds": round(seconds, 1)}, indent=1))
@@ -70,13 +69,13 @@ def work_out() -> int:
     return 0
 
 
-def chosen(expression: str) -> list[Entry]:
-    """The entries that an expression matches. Raises `UsageError` when none does."""
+def chosen(expression: str, operation: str | None = None) -> list[Entry]:
+    """The entries of one operation, or of all, that an expression matches. Raises `UsageError` when none does."""
     from conformance.errors import UsageError, nearest
     from conformance.faults import catalogue
     from conformance.library.selection import matcher
 
-    everything = catalogue.entries()
+    everything = catalogue.entries(operation=operation)
     if not expression:
         return list(everything)
     test = matcher(expression)

@@ -12,7 +12,6 @@ from conformance.faults.trial import Trial, killed
 from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.spec.case import Case
-from conformance.spec.operation import Operation
 
 EXAMPLES = 500
 SEED = 0
@@ -53,7 +52,7 @@ def examples(operation_name: str, count: int, seed: int) -> tuple[Case, ...]:
     from conformance.fuzzing.strategies import Generator, configurations
     from conformance.library.operations import load_operation
 
-    operation = _operation(operation_name, load_operation())
+    operation = load_operation(operation_name)
     info = info_for(catalogue.backend_of(catalogue.variants(operation_name)[0]), operation.operation)
     found: list[Case] = []
 
@@ -71,9 +70,3 @@ def examples(operation_name: str, count: int, seed: int) -> tuple[Case, ...]:
 
     collect()
     return tuple(found)
-
-
-def _operation(name: str, operation: Operation) -> Operation:
-    if operation.operation != name:
-        raise ValueError(f"there is no generator for {name}")
-    return operation
