@@ -13,13 +13,14 @@ import pytest
 
 distributed = pytest.importorskip("distributed")
 
+from conformance.backends.plugin.process import Limits  # noqa: E402
 from conformance.errors import BackendError, UsageError  # noqa: E402
-from conformance.fuzzing.campaign import Campaign, Ledger  # noqa: E402
-from conformance.fuzzing.cluster import Cluster  # noqa: E402
+from conformance.fuzzing import campaign as campaigns  # noqa: E402
+from conformance.fuzzing.campaign import Campaign, Ledger, RoundWork  # noqa: E402
 from conformance.fuzzing.rounds import rounds  # noqa: E402
 from conformance.record.log import LogWriter  # noqa: E402
-from conformance.running.isolation import Setup  # noqa: E402
-from conformance.running.process import Limits  # noqa: E402
+from conformance.running.cases import Setup  # noqa: E402
+from conformance.running.cluster import Cluster  # noqa: E402
 
 SIZE = 40  # examples of a round
 FAKES = Path(__file__).parent / "fakes.py"
@@ -39,14 +40,14 @@ def short_rounds(monkeypatch):
 
 
 def conduct(local, operation, connect, examples, path=None, meanwhile=None, **options) -> Ledger:
-    cluster = Cluster(local.scheduler_address, Setup(connect, {}, operation, Limits()))
+    cluster = Cluster(RoundWork(Setup(connect, {}, operation, Limits()), 7), local.scheduler_address)
     try:
         campaign = Campaign(connect, 7, examples=examples, **options)
         with LogWriter(path) as writer:
             ledger = Ledger(campaign, operation, writer)
             if meanwhile:
                 threading.Thread(target=meanwhile, args=(ledger,), daemon=True).start()
-            cluster.conduct(campaign, ledger)
+            campaigns.conduct(campaign, cluster, ledger)
             if path:
                 ledger.close()
         return ledger
@@ -99,4 +100,4 @@ def test_a_backend_that_the_workers_do_not_have_is_said(local, operation):
 
 def test_no_scheduler_is_said(operation):
     with pytest.raises(UsageError, match=r"no scheduler at tcp://127\.0\.0\.1:1"):
-        Cluster("tcp://127.0.0.1:1", Setup("numpy", {}, operation, Limits()))
+        Cluster(RoundWork(Setup("numpy", {}, operation, Limits()), 7), "tcp://127.0.0.1:1")

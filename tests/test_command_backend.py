@@ -19,11 +19,11 @@ from conformance.backends.connect import connect
 from conformance.backends.plugin import subprocess as command
 from conformance.backends.plugin import wire
 from conformance.backends.plugin.check import check
+from conformance.backends.plugin.process import MIB, Child, Limits
 from conformance.backends.plugin.subprocess import CommandBackend
 from conformance.backends.protocol import Rejected
 from conformance.errors import BackendError, Lost
 from conformance.judging.engine import Engine
-from conformance.running.process import MIB, Child, Limits
 from conformance.spec.inputs import inputs_of
 from conformance.spec.types import TENSOR_TYPES, dtype
 
@@ -228,7 +228,7 @@ class TestChild:
 
     def test_it_ends_when_the_harness_is_killed(self):
         script = (
-            "from conformance.running.process import Child, Limits; import time\n"
+            "from conformance.backends.plugin.process import Child, Limits; import time\n"
             "child = Child(['sh', '-c', 'trap \"\" TERM HUP; sleep 600 & echo $$ $!; wait'], Limits())\n"
             "print(child.ask(b'').decode(), flush=True); time.sleep(600)"
         )

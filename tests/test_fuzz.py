@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import click.testing
 import msgspec
@@ -19,12 +21,14 @@ from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import cli
 from conformance.errors import BackendError, UsageError
 from conformance.fuzzing import campaign as campaigns
-from conformance.fuzzing.campaign import Campaign, Ledger, Stage
+from conformance.fuzzing.campaign import Campaign, Ledger, RoundBench
 from conformance.fuzzing.rounds import ROUND, Example, Findings, Source, check_generated, play, rounds
 from conformance.judging.engine import Engine, Outcome
 from conformance.record.kept import Saved
 from conformance.record.log import LogWriter, read_log
 from conformance.record.shards import joined
+from conformance.running.cases import Setup
+from conformance.running.place import Here, Ready
 from reference.qsa_prepare.operation import Readings
 
 FAKES = Path(__file__).parent / "fakes.py"
@@ -188,9 +192,14 @@ def test_generated_examples_are_right_under_every_reading(operation, name, choic
 # Ledger and log
 
 
-def here(operation, backend=None, run=None) -> Stage:
+def here(operation, backend=None, run=None) -> Here:
+    """A place in which cases are run by a function."""
     engine = Engine(operation, backend or Honest())
-    return Stage(INFO, {}, operation, {}, run or engine.run)
+    run = run or engine.run
+    cases = SimpleNamespace(
+        ready=Ready(INFO), backend=None, info=INFO, setup=Setup("numpy", {}, operation), run=run, isolated=run
+    )
+    return Here(SimpleNamespace(open=lambda: nullcontext(RoundBench(cases, 1))))
 
 
 def test_a_case_is_in_the_log_before_it_runs(operation, tmp_path):
@@ -395,7 +404,7 @@ class Session:
 '''
 
 
-def test_a_crash_in_a_process_of_the_crew_costs_its_examples_only(tmp_path, monkeypatch):
+def test_a_crash_in_one_of_several_processes_costs_its_examples_only(tmp_path, monkeypatch):
     (tmp_path / "crashes.py").write_text(CRASHES)
     connect = f"py:{tmp_path / 'crashes.py'}:Crashes"
     arguments = ("-b", connect, "--examples", 30, "--seed", 2, "--keep-going", "--fresh", "-o", tmp_path / "logs")

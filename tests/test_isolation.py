@@ -14,13 +14,14 @@ import pytest
 from test_command_backend import gone, line_of
 from test_reference import case_of
 
+from conformance.backends.plugin.process import MIB, Limits
 from conformance.backends.protocol import Unsupported
 from conformance.errors import BackendError
 from conformance.library.reading import Library
 from conformance.record.log import read_log
 from conformance.reporting.table import failures, matrix
-from conformance.running.isolation import Isolation, running
-from conformance.running.process import MIB, Limits
+from conformance.running.isolation import running
+from conformance.running.place import Isolation
 from conformance.running.resume import cut_to_lines
 from conformance.running.run import Plan, execute
 
@@ -216,11 +217,11 @@ def without_times(text):
     return [line for line in text.splitlines() if not line.startswith(("seconds", "log:"))]
 
 
-@pytest.mark.parametrize("isolation", [(), ("--isolate",), ("--jobs", "2")], ids=lambda i: "-".join(i) or "here")
+@pytest.mark.parametrize("isolation", [("--jobs", "1"), ("--isolate",), ("--jobs", "2")], ids="-".join)
 def test_a_killed_run_is_resumed_to_the_same_report(tmp_path, isolation):
     what = ("-b", fake("Slow"), "-k", "position-grid and q=1")
     path, workers = killed(tmp_path / "killed", *what, *isolation)
-    assert len(workers) == {"": 0, "--isolate": 1, "--jobs": 2}[isolation[0] if isolation else ""]
+    assert len(workers) == {"--jobs 1": 0, "--isolate": 1, "--jobs 2": 2}[" ".join(isolation)]
     assert all(gone(number) for number in workers)
     log = read_log(path)
     assert log.interrupted

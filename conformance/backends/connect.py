@@ -37,7 +37,7 @@ from conformance.errors import BackendError, nearest
 from conformance.spec.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
-    from conformance.running.process import Limits
+    from conformance.backends.plugin.process import Limits
 
 GROUP = "qsa_conformance.backends"
 # Prefix to the module with a `backend(kind, id)`, named and not imported: connecting is below what it connects to.
@@ -47,20 +47,44 @@ PREFIXES = (*CATALOGUES, "py", "cmd", "replay")
 ANYTHING = (Exception, SystemExit, GeneratorExit)
 
 
-def usable(text: str, limits: Limits | None = None, operation: str = "") -> tuple[Backend, BackendInfo]:
+def usable(
+    text: str, limits: Limits | None = None, operation: str = "", *, isolate: bool = False
+) -> tuple[Backend, BackendInfo]:
     """The backend that a connect string names, and what it says of itself for an operation, by default its first.
 
-    Raises `BackendError` when there is none, it cannot be built or describes itself in a way that nothing can be run
-    on; `Unsupported` when this machine lacks what it needs or it does not serve the operation.
+    With `isolate` it runs in a process of its own; nothing of it is loaded here. Raises `BackendError` when there is
+    none, it cannot be built or describes itself in a way that nothing can be run on; `Unsupported` when this
+    machine lacks what it needs or it does not serve the operation.
     """
     embedded_for = operations(text.partition(":")[0])
-    backend = connect(text, limits, operation or next(iter(embedded_for), ""))
-    infos = described(backend, text)
+    backend, infos = ready(text, limits, operation or next(iter(embedded_for), ""), isolate=isolate)
     for info in infos:
         if operation in ("", info.operation):
             return backend, info
     served = listed([info.operation for info in infos])
     raise Unsupported(operation, f"'{text}' does not serve {operation}; it serves {served}")
+
+
+def ready(
+    text: str, limits: Limits | None = None, operation: str = "", *, isolate: bool = False
+) -> tuple[Backend, tuple[BackendInfo, ...]]:
+    """As `usable`, with all that it says of itself; what is not bundled meets the time limit in this."""
+    from conformance.judging.border import Raised, at_the_border, within
+
+    isolate = isolate and not text.startswith("cmd:")  # which is in a process of its own anyway
+    seconds = limits.seconds if limits and not isolate and text.partition(":")[0] not in names() else None
+    with within(seconds, f"'{text}': what connects and describes it"):
+        try:
+            with at_the_border():
+                if isolate:
+                    from conformance.backends.plugin.isolated import Isolated
+
+                    backend: Backend = Isolated(text, limits, operation)
+                else:
+                    backend = connect(text, limits, operation)
+                return backend, described(backend, text)
+        except Raised as error:
+            raise BackendError(f"'{text}' cannot be used: {type(error).__name__}: {error}") from error
 
 
 def operations_of(text: str, limits: Limits | None = None) -> tuple[str, ...]:

@@ -37,10 +37,10 @@ def check(connect: str, operation: str, time_limit: float) -> int:
     backend, or it cannot be started.
     """
     from conformance.backends.plugin.check import check as findings
+    from conformance.backends.plugin.process import Limits
     from conformance.errors import BackendError, plural
     from conformance.library.reading import load_library
     from conformance.reporting.table import excerpt
-    from conformance.running.process import Limits
 
     kind, _, line = connect.partition(":")
     own_process = kind == "cmd"

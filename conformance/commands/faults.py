@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +24,13 @@ SHOWN = 12
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--fast", is_flag=True, help="Stop at the first case that kills a fault.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes.  [default: the CPUs]")
+@click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler.")
 @click.option("--list", "listing", is_flag=True, help="List the catalogue and run nothing.")
 @click.option("--probes", is_flag=True, help="Work out the fewest cases that tell all mistakes apart, and keep them.")
 @click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
-def command(expression: str, form: str, fast: bool, jobs: int | None, listing: bool, probes: bool, show: int) -> int:
+def command(
+    expression: str, form: str, fast: bool, jobs: int | None, scheduler: str, listing: bool, probes: bool, show: int
+) -> int:
     """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
 
     Exit code 1 when a fault survives, a variant is failed, or a case does not kill what it says it kills. Without
@@ -36,6 +38,7 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
     """
     from conformance.faults import matrix
     from conformance.library.reading import load_library
+    from conformance.running.place import cores
 
     if probes:
         return work_out()
@@ -46,7 +49,9 @@ def command(expression: str, form: str, fast: bool, jobs: int | None, listing: b
         return 0
     started = time.perf_counter()
     with progress("faults") as advance:
-        found = matrix.compute(library, entries, whole=not fast, jobs=jobs or os.cpu_count() or 1, advance=advance)
+        found = matrix.compute(
+            library, entries, whole=not fast, jobs=jobs or cores(), scheduler=scheduler, advance=advance
+        )
     seconds = time.perf_counter() - started
     if form == "json":
         click.echo(json.dumps({**matrix.as_plain(found), "seconds": round(seconds, 1)}, indent=1))

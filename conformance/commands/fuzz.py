@@ -7,8 +7,8 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,11 @@ import click
 from conformance.commands.options import POSITIVE, isolation_options, reading_options
 
 if TYPE_CHECKING:
-    from conformance.backends.protocol import Backend, BackendInfo
     from conformance.fuzzing.campaign import Campaign, Ledger
     from conformance.library.reading import Library
     from conformance.record.log import Header
-    from conformance.running.isolation import Isolation
-    from conformance.spec.operation import Operation
+    from conformance.running.cases import Setup
+    from conformance.running.place import Isolation, Place, Ready
 
 EXPLANATION = 10.0  # seconds given to explaining what was found
 EXAMPLES = 1000  # when neither a number nor a time is given
@@ -45,7 +44,6 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 @click.option("--seed", type=click.IntRange(0), metavar="K", help="The same seed gives the same examples [drawn].")
 @click.option("--keep-going", is_flag=True, help="Go on after the first failure.")
 @click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only the I-th of N parts.")
-@click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler.")
 @click.option("--fresh", is_flag=True, help="Do not begin with what failed in earlier campaigns, and save nothing.")
 @click.option("--wear", "worn", type=click.IntRange(1), metavar="N",
               help="Call one session N times with few shapes instead (100000), and look for change.")  # fmt: skip
@@ -59,7 +57,6 @@ def command(
     seed: int | None,
     keep_going: bool,
     shard: tuple[int, int],
-    scheduler: str,
     fresh: bool,
     worn: int | None,
     isolation: Isolation,
@@ -76,12 +73,9 @@ def command(
 
     if examples and seconds:
         raise UsageError("give --examples or --seconds, not both")
-    if scheduler and (isolation.isolate or isolation.jobs > 1):
-        raise UsageError(
-            "with --scheduler the cluster says how many processes there are; leave out --jobs and --isolate"
-        )
     if worn:
-        if examples or seconds or scheduler or readings or output or isolation.isolate or isolation.jobs > 1:
+        spread = isolation.isolate or isolation.jobs > 1 or isolation.scheduler
+        if examples or seconds or readings or output or spread:
             raise UsageError("--wear calls one session in this process: give it a backend and a seed only")
         return wear(connect, worn, secrets.randbelow(1 << 32) if seed is None else seed)
     campaign = Campaign(
@@ -100,7 +94,7 @@ def command(
         click.echo(f"shard {shard[0]}/{shard[1]} has nothing to do: examples are dealt out by the {ROUND}")
         return 0
     click.echo(f"{connect}: seed {campaign.seed}")
-    return run(campaign, scheduler, None if fresh else connect, output)
+    return run(campaign, None if fresh else connect, output)
 
 
 def wear(connect: str, calls: int, seed: int) -> int:
@@ -123,26 +117,30 @@ def wear(connect: str, calls: int, seed: int) -> int:
     return 1
 
 
-def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | None) -> int:
-    """Conduct a campaign here, in a crew of processes, or on a cluster; print what came out."""
-    from conformance.fuzzing.campaign import Ledger, log_path
+def run(campaign: Campaign, saved: str | None, folder: Path | None) -> int:
+    """Conduct a campaign here, in processes, or on a cluster; print what came out."""
+    from conformance.fuzzing.campaign import Ledger, RoundWork, conduct, log_path
     from conformance.library.reading import load_library
     from conformance.record.kept import Saved
     from conformance.record.log import LogWriter, file_name
+    from conformance.running.cases import Setup
+    from conformance.running.place import place
 
     library = load_library()
     path = log_path(folder or cache(), campaign, file_name(campaign.connect))
-    with performing(campaign, library.operation, scheduler) as (performer, conduct):
-        head = header(campaign, library, performer)
+    isolation = replace(campaign.isolation, jobs=campaign.isolation.jobs or 1)
+    setup = Setup(campaign.connect, campaign.readings, library.operation, isolation.limits, isolation.isolate)
+    with closing(place(RoundWork(setup, campaign.seed), isolation)) as there:
+        head = header(campaign, library, there.ready)
         with LogWriter(path) as writer, progress(campaign) as watch, interrupted_by_termination():
             path = writer.path or path
             writer.write(head)
             store = Saved(saved) if saved else None
             ledger = Ledger(campaign, library.operation, writer, store, watch)
             try:
-                conduct(ledger)
+                conduct(campaign, there, ledger)
                 ledger.stop()
-                ledger.explain(explanations(library, campaign, performer, ledger))
+                ledger.explain(explanations(library, campaign, setup, there, ledger))
                 ledger.close()
                 finished = True
             except KeyboardInterrupt:
@@ -154,62 +152,22 @@ def run(campaign: Campaign, scheduler: str, saved: str | None, folder: Path | No
     return 0 if finished else 4
 
 
-@dataclass(frozen=True)
-class Performer:
-    """Who plays the rounds: the backend's description and environment, and the backend when it is in this process."""
-
-    info: BackendInfo
-    environment: Mapping[str, str]
-    backend: Backend | None = None
-
-
-@contextmanager
-def performing(
-    campaign: Campaign, operation: Operation, scheduler: str
-) -> Iterator[tuple[Performer, Callable[[Ledger], None]]]:
-    """The backend made ready here, in a crew of processes or on a cluster, and the function that conducts there."""
-    from conformance.running.isolation import Setup
-
-    setup = Setup(campaign.connect, campaign.readings, operation, campaign.isolation.limits)
-    if scheduler:
-        from conformance.fuzzing.cluster import Cluster
-
-        cluster = Cluster(scheduler, setup)
-        try:
-            ready = cluster.ready
-            yield Performer(ready.info, ready.environment), lambda ledger: cluster.conduct(campaign, ledger)
-        finally:
-            cluster.close()
-    elif campaign.isolation.jobs > 1:
-        from conformance.fuzzing.processes import Crew
-
-        crew = Crew(campaign, setup)
-        try:
-            yield Performer(crew.info, crew.environment), crew.conduct
-        finally:
-            crew.close()
-    else:
-        from conformance.fuzzing.campaign import conduct, stage
-
-        with stage(setup, isolate=campaign.isolation.isolate) as here:
-            performer = Performer(here.info, here.environment, here.backend)
-            yield performer, lambda ledger: conduct(campaign, here, ledger)
-
-
-def explanations(library: Library, campaign: Campaign, performer: Performer, ledger: Ledger) -> Mapping[str, str]:
+def explanations(library: Library, campaign: Campaign, setup: Setup, there: Place, ledger: Ledger) -> Mapping[str, str]:
     """What the smallest failures of every kind look like, by case, as far as a known mistake explains them."""
     failing = [finding.example.case for finding in ledger.findings if not finding.example.outcome.lost]
-    if not failing or performer.backend is None or campaign.readings:
+    if not failing or campaign.readings or campaign.isolation.scheduler:
         return {}
     from conformance.failures.diagnose import diagnose
     from conformance.reporting.progress import steps
+    from conformance.running.cases import once_more
 
-    with steps("looking for the mistake") as advance:
-        result = diagnose(library, performer.backend, performer.info, failing, seconds=EXPLANATION, advance=advance)
+    info = there.ready.backend
+    with steps("looking for the mistake") as advance, once_more(setup, there.backend, ledger.outcomes) as backend:
+        result = diagnose(library, backend, info, failing, seconds=EXPLANATION, advance=advance)
     return dict.fromkeys(result.failing, result.best.text) if result.best else {}
 
 
-def header(campaign: Campaign, library: Library, performer: Performer) -> Header:
+def header(campaign: Campaign, library: Library, ready: Ready) -> Header:
     """The first line of the log."""
     import msgspec
 
@@ -220,7 +178,7 @@ def header(campaign: Campaign, library: Library, performer: Performer) -> Header
         campaign.connect, (), complete=False, filters={"fuzz": "yes", **budget}, readings=campaign.readings
     )
     shard = "{}/{}".format(*campaign.shard) if campaign.shard[1] > 1 else ""
-    head = runner.header(plan, library, performer.info, more=performer.environment, seed=campaign.seed, shard=shard)
+    head = runner.header(plan, library, ready.backend, more=ready.environment, seed=campaign.seed, shard=shard)
     return msgspec.structs.replace(head, cases=campaign.planned)
 
 
@@ -239,8 +197,7 @@ def cache() -> Path:
 def interrupted_by_termination() -> Iterator[None]:
     """A request to terminate ends a campaign as Ctrl-C does."""
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+    from conformance.judging.border import interrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

@@ -62,35 +62,31 @@ def reading_options(function: Command) -> Command:
 
 
 def isolation_options(function: Command) -> Command:
-    """--isolate, --jobs and the limits of a case, handed over together as `isolation`."""
+    """--isolate, --jobs, --scheduler and the limits of a case, handed over together as `isolation`."""
     options = [
-        click.option("--isolate", is_flag=True, help="Run in a worker process: a crash costs one case."),
-        click.option("--jobs", type=click.IntRange(1), default=1, metavar="J", help="Worker processes side by side."),
-        click.option(
-            "--time-limit",
-            type=POSITIVE,
-            default=60.0,
-            metavar="SECONDS",
-            show_default=True,
-            help="For a case in a worker, and for an answer of cmd:.",
-        ),
-        click.option(
-            "--memory-limit",
-            type=click.IntRange(1, MOST_MEMORY),
-            default=4096,
-            metavar="MIB",
-            show_default=True,
-            help="For a worker, and for the process of cmd:.",
-        ),
-    ]
+        click.option("--isolate", is_flag=True,
+                     help="Run the implementation in a process of its own: a crash costs one case."),
+        click.option("--jobs", type=click.IntRange(1, 1024), default=None, metavar="J",
+                     help="Processes side by side; 1 is this one alone.  [default: run: the cores, else 1]"),
+        click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler."),
+        click.option("--time-limit", type=POSITIVE, default=60.0, metavar="SECONDS", show_default=True,
+                     help="Time allowed per case in a worker, and per call of an isolated or cmd: plug-in."),
+        click.option("--memory-limit", type=click.IntRange(1, MOST_MEMORY), default=4096, metavar="MIB",
+                     show_default=True, help="Memory allowed per worker, isolated implementation or cmd: plug-in."),
+    ]  # fmt: skip
 
     @wraps(function)
-    def together(*args: Any, isolate: bool, jobs: int, time_limit: float, memory_limit: int, **others: Any) -> Any:
-        from conformance.running.isolation import Isolation
-        from conformance.running.process import MIB, Limits
+    def together(
+        *args: Any, isolate: bool, jobs: int | None, scheduler: str, time_limit: float, memory_limit: int, **others: Any
+    ) -> Any:
+        from conformance.backends.plugin.process import MIB, Limits
+        from conformance.errors import UsageError
+        from conformance.running.place import Isolation
 
-        isolation = Isolation(isolate, jobs, Limits(seconds=time_limit, memory=memory_limit * MIB))
-        return function(*args, isolation=isolation, **others)
+        if scheduler and jobs:
+            raise UsageError("with --scheduler the cluster says how many processes there are; leave out --jobs")
+        limits = Limits(seconds=time_limit, memory=memory_limit * MIB)
+        return function(*args, isolation=Isolation(isolate, jobs or 0, limits, scheduler), **others)
 
     for option in reversed(options):
         together = option(together)

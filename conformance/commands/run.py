@@ -126,7 +126,8 @@ def command(
             if not from_log:
                 latest.remember(logs[-1])
     alone = len(ids) == 1 and len(logs) == 1 and len(logs[0].results) == 1 and filters.keys() <= {"--case"}
-    if alone and not isolation.workers and not logs[0].header.backend.connect.startswith("replay:"):
+    harmless = not any(outcome.lost for log in logs for outcome in log.outcomes)
+    if alone and harmless and not isolation.workers and not logs[0].header.backend.connect.startswith("replay:"):
         show_case(logs[0], source, debug=debug)
     else:
         show_logs(logs, library, show)
@@ -254,12 +255,13 @@ def explanations(library: Library, plan: Plan, running: Running, failures: Seque
     """What failing cases look like, by case id, as far as known mistakes explain them."""
     if running.recording:
         return running.recording.diagnoses(failures)
-    if not failures or running.backend is None or plan.readings:
+    if not failures or running.setup is None or plan.readings:
         return {}
     from conformance.failures.diagnose import explain
+    from conformance.running.cases import once_more
 
-    with steps("looking for the mistake") as advance:
-        return explain(library, running.backend, running.info, failures, advance=advance)
+    with steps("looking for the mistake") as advance, once_more(running.setup, running.backend, failures) as backend:
+        return explain(library, backend, running.info, failures, advance=advance)
 
 
 def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:

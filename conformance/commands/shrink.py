@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import click
 from conformance.commands.options import POSITIVE
 
 if TYPE_CHECKING:
-    from conformance.fuzzing.campaign import Stage
     from conformance.record.recorded import Recorded
+    from conformance.running.cases import CaseBench
     from conformance.spec.case import Case
     from conformance.spec.operation import Operation
 
@@ -34,21 +35,21 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     """
     from conformance.errors import UsageError
     from conformance.failures.shrink import failing, shrink
-    from conformance.fuzzing.campaign import stage
     from conformance.library.operations import load_operation
     from conformance.library.writing import as_yaml
     from conformance.record.recorded import recorded
-    from conformance.running.isolation import Setup
-    from conformance.running.process import Limits
+    from conformance.running.cases import CaseBench, Setup
 
     found = recorded(log, case_id)
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")
     operation = load_operation()
-    setup = Setup(connect or found.connect, dict(found.log.header.readings), operation, Limits())
+    setup = Setup(
+        connect or found.connect, dict(found.log.header.readings), operation, isolate=bool(found.outcome.lost)
+    )
     warnings = found.outcome.status == "quality-warning"
     started = time.perf_counter()
-    with stage(setup, isolate=bool(found.outcome.lost)) as here:
+    with closing(CaseBench(setup)) as here:
         try:
             small = shrink(found.case, failing(here.run, warnings=warnings), operation, seconds=seconds)
         except ValueError:
@@ -97,7 +98,7 @@ def size(case: Case, operation: Operation) -> str:
     return f"{', '.join(parts)}; {summary(case, operation)}"
 
 
-def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) -> Path:
+def write(path: Path, found: Recorded, connect: str, here: CaseBench, case: Case) -> Path:
     """A log with one case; seed and number of a generated one stay those it was found by. Gives its path."""
     from conformance.library.reading import load_library
     from conformance.record.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
@@ -105,8 +106,8 @@ def write(path: Path, found: Recorded, connect: str, here: Stage, case: Case) ->
     from conformance.spec.case import summary
 
     library = load_library()
-    plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.readings)
-    head = header(plan, library, here.info, more=here.environment, seed=found.log.header.seed)
+    plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.setup.readings)
+    head = header(plan, library, here.info, more=here.ready.environment, seed=found.log.header.seed)
     outcome = here.run(case)
     counts = count([outcome])
     with LogWriter(path) as writer:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from conformance.errors import BackendError
+from conformance.backends.plugin.process import Limits
+from conformance.backends.protocol import Backend
+from conformance.errors import BackendError, Lost
 from conformance.faults import catalogue, layers
 from conformance.faults.entry import ELEMENT_TYPES, Entry, Kind
 from conformance.faults.trial import LARGE, Trial, killed, size
 from conformance.judging.engine import Outcome
 from conformance.library.reading import Library
+from conformance.running.place import Isolation, Ready, place
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
@@ -129,6 +131,7 @@ class Task(msgspec.Struct, frozen=True):
     kind: str  # "first" | "all" | "variants" | a layer
     entries: tuple[str, ...]
     cases: tuple[int, ...] = ()  # numbers of the cases in the library
+    again: bool = False  # because its process was lost
 
 
 class Found(msgspec.Struct):
@@ -147,6 +150,7 @@ def compute(
     *,
     whole: bool = False,
     jobs: int = 1,
+    scheduler: str = "",
     advance: Callable[[int, int], None] | None = None,
 ) -> Matrix:
     """Run the entries. `advance` is told how many of how many shares are done."""
@@ -157,7 +161,7 @@ def compute(
     alarms: dict[str, list[Alarm]] = {entry.id: [] for entry in variants}
     by_layer: dict[str, set[str]] = {name: set() for name in layers.LAYERS} if whole else {}
     tasks = list(shares(library, faults, variants, whole=whole, jobs=jobs))
-    for done, found in enumerate(_done(library, tasks, jobs), 1):
+    for done, found in enumerate(_done(library, tasks, Isolation(jobs=jobs, scheduler=scheduler)), 1):
         for id, numbers in found.kills.items():
             kills[id] += numbers
         for id, some in found.alarms.items():
@@ -286,12 +290,10 @@ def in_all_types(case: Case, there: Iterable[str] = ()) -> tuple[Case, ...]:
     return (case, *(msgspec.structs.replace(case, id=f"{case.id} in {T}", element_type=T) for T in missing))
 
 
-# Processes
-
-_worker: Worker | None = None
+# Where it is done
 
 
-class _Packed(msgspec.Struct, frozen=True):
+class Packed(msgspec.Struct, frozen=True):
     """A library on its way to a process."""
 
     operation: Operation
@@ -299,34 +301,52 @@ class _Packed(msgspec.Struct, frozen=True):
     written: int
 
 
-def _start(packed: bytes) -> None:
-    global _worker
-    sent = msgspec.msgpack.decode(packed, type=_Packed)
-    _worker = Worker(Library(sent.operation, sent.cases, sent.written))
+class ShareWork(msgspec.Struct, frozen=True):
+    """Shares of a matrix: one `Found` for each."""
+
+    library: Packed
+
+    unit: ClassVar[Any] = Task
+    result: ClassVar[Any] = Found
+    about: ClassVar[str] = "the kill matrix"
+
+    @contextmanager
+    def open(self) -> Iterator[ShareBench]:
+        yield ShareBench(Worker(Library(self.library.operation, self.library.cases, self.library.written)))
+
+    def limits(self) -> Limits:
+        return Limits(seconds=float("inf"), answer=1 << 30)
+
+    def again(self, unit: Task, lost: Lost, said: str, before: str) -> Task | None:
+        return None if unit.again else msgspec.structs.replace(unit, again=True)
+
+    def given_up(self, unit: Task, lost: Lost, said: str) -> Found:
+        raise BackendError(f"a process of the kill matrix is lost twice, in {self.name(unit)}: {lost}\n{said}".rstrip())
+
+    def urgent(self, result: Found) -> bool:
+        return False
+
+    def name(self, unit: Task) -> str:
+        return f"a share of '{unit.kind}' with {unit.entries[0]}"
 
 
-def _do(task: Task) -> Found:
-    if _worker is None:
-        raise RuntimeError("the process was not started with a library")
-    return _worker.do(task)
+@dataclass(frozen=True)
+class ShareBench:
+    """A worker as a place needs it."""
+
+    worker: Worker
+    ready: Ready = field(default_factory=Ready)
+    backend: Backend | None = None
+
+    def do(self, unit: Task, give: Callable[[Found], bool]) -> None:
+        give(self.worker.do(unit))
 
 
-def _done(library: Library, tasks: Sequence[Task], jobs: int) -> Iterator[Found]:
+def _done(library: Library, tasks: Sequence[Task], isolation: Isolation) -> Iterator[Found]:
     """What the shares come to, as they are done."""
-    if jobs <= 1:
-        worker = Worker(library)
-        yield from map(worker.do, tasks)
-        return
-    packed = msgspec.msgpack.encode(_Packed(library.operation, library.cases, library.written))
-    with ProcessPoolExecutor(jobs, initializer=_start, initargs=(packed,)) as pool:
-        try:
-            for future in as_completed([pool.submit(_do, task) for task in tasks]):
-                yield future.result()
-        except BrokenProcessPool:
-            raise BackendError("a process was lost; try --jobs 1, which shows where") from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    work = ShareWork(Packed(library.operation, library.cases, library.written))
+    with closing(place(work, isolation)) as there:
+        yield from there.results(tasks)
 
 
 def as_plain(matrix: Matrix) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""A fuzzing campaign: rounds played in this process or in others, and a ledger of what came out.
+"""A fuzzing campaign: rounds played in any place, and a ledger of what came out.
 
 Everything is written to the log as it happens. An example counts once, however often it was run.
 """
@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 from platformdirs import user_cache_path
 
-from conformance.backends.connect import usable
-from conformance.backends.protocol import Backend, BackendInfo, close, environment_of
+from conformance.backends.plugin.process import Limits
+from conformance.errors import BackendError, Lost
 from conformance.fuzzing.rounds import FAILED, ROUND, Example, Findings, Source, all_rounds, play, rounds
-from conformance.judging.engine import Engine, Outcome
+from conformance.judging.outcome import Outcome
 from conformance.record.kept import Saved
 from conformance.record.log import CaseRecord, Footer, Header, Log, LogWriter, ResultRecord, count, verdict
-from conformance.running.isolation import Isolation, Lane, Setup
-from conformance.running.run import run_case
+from conformance.running.cases import CaseBench, Setup, process_limits
+from conformance.running.place import Isolation, Place
 from conformance.spec.case import Case, summary
 from conformance.spec.operation import Operation
 
@@ -62,6 +63,14 @@ class Order(msgspec.Struct, frozen=True):
     isolate: bool = False  # because the round ended a process before
 
 
+class Record(msgspec.Struct, frozen=True):
+    """An example on its way to the ledger, without an outcome when it is about to run."""
+
+    key: str
+    case: Case
+    outcome: Outcome | None = None
+
+
 class Ledger:
     """What came out so far: in the log, among the saved cases, and by kind of failure."""
 
@@ -79,12 +88,19 @@ class Ledger:
         self.news: list[Example] = []  # the first example of every finding
         self.cases: dict[str, CaseRecord] = {}
         self.results: dict[str, ResultRecord] = {}  # by key
+        self._begun: set[str] = set()
         self.started = time.perf_counter()
         self.ended: float | None = None
 
+    def enter(self, record: Record) -> bool:
+        """Take in what comes from where the rounds are played; whether the campaign is over."""
+        self.begin(record.key, record.case)
+        return self.done(Example(record.key, record.case, record.outcome)) if record.outcome else False
+
     def begin(self, key: str, case: Case) -> None:
         """An example is about to run. It is in the log before it can do harm."""
-        if key not in self.results:
+        if key not in self.results and key not in self._begun:
+            self._begun.add(key)
             record = CaseRecord(case.digest, summary(case, self.operation), case)
             self.cases[case.id] = record
             self.writer.write(record)
@@ -145,67 +161,86 @@ class Ledger:
         return footer
 
 
-# Where rounds are played
+# The work
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A backend at work, in this process or in a worker; `backend` is there in the first case only."""
+class RoundWork(msgspec.Struct, frozen=True):
+    """Rounds on a backend: every example when it begins and when it is done."""
 
-    info: BackendInfo
-    environment: dict[str, str]
-    operation: Operation
-    readings: dict[str, str]
-    run: Callable[[Case], Outcome]
-    backend: Backend | None = None
+    setup: Setup
+    seed: int
 
-    def play(
-        self, seed: int, order: Order, done: Callable[[Example], bool], begin: Callable[[str, Case], None]
-    ) -> bool:
-        """Do the work of an order; False when it is enough."""
-        for case in order.saved:
-            key = f"{SAVED}/{case.digest}"
-            begin(key, case)
-            if done(Example(key, case, self.run(case))):
-                return False
-        if order.saved:
-            return True
-        source = Source(self.operation, self.info, seed, self.readings)
-        return play(source, order.round, order.size, self.run, done, begin)
+    unit: ClassVar[Any] = Order
+    result: ClassVar[Any] = Record
 
+    @property
+    def about(self) -> str:
+        return f"'{self.setup.connect}'"
 
-@contextmanager
-def stage(setup: Setup, *, isolate: bool = False) -> Iterator[Stage]:
-    """A backend made ready. Raises `BackendError` and `Unsupported`."""
-    # Hypothesis keeps files of its own, by default in the current folder.
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(user_cache_path("qsa-conformance") / "hypothesis"))
-    if isolate:
-        lane = Lane(setup)
-        ready = lane.start()
+    @contextmanager
+    def open(self) -> Iterator[RoundBench]:
+        """The backend made ready. Raises `BackendError` and `Unsupported`."""
+        # Hypothesis keeps files of its own, by default in the current folder.
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(user_cache_path("qsa-conformance") / "hypothesis"))
+        bench = RoundBench(CaseBench(self.setup), self.seed)
         try:
-            yield Stage(ready.info, ready.environment, setup.operation, setup.readings, lane.run)
+            yield bench
         finally:
-            if lane.worker:
-                lane.worker.child.kill()
-        return
-    backend, info = usable(setup.connect, setup.limits)
-    engine = Engine(setup.operation, backend, setup.readings, info)
-    try:
-        environment = environment_of(backend)
-        yield Stage(info, environment, setup.operation, setup.readings, lambda case: run_case(engine, case), backend)
-    finally:
-        engine.close()
-        close(backend)
+            bench.cases.close()
+
+    def limits(self) -> Limits:
+        return process_limits(self.setup)
+
+    def again(self, unit: Order, lost: Lost, said: str, before: str) -> Order | None:
+        return None if unit.isolate else msgspec.structs.replace(unit, isolate=True)
+
+    def given_up(self, unit: Order, lost: Lost, said: str) -> Record:
+        raise BackendError(f"{self.about}: the process of the campaign itself ends, in round {unit.round}: {lost}")
+
+    def urgent(self, result: Record) -> bool:
+        return result.outcome is not None and result.outcome.status in FAILED
+
+    def name(self, unit: Order) -> str:
+        return f"round {unit.round}"
 
 
-def conduct(campaign: Campaign, here: Stage, ledger: Ledger) -> None:
-    """Play all rounds in this process, the saved cases first."""
-    saved = tuple(ledger.saved.cases()) if ledger.saved else ()
-    if saved and not here.play(campaign.seed, Order(saved=saved), ledger.done, ledger.begin):
-        return
-    for order in campaign.orders():
-        if not here.play(campaign.seed, order, ledger.done, ledger.begin):
+class RoundBench:
+    """Plays rounds on a backend."""
+
+    def __init__(self, cases: CaseBench, seed: int) -> None:
+        self.cases, self.seed = cases, seed
+        self.ready, self.backend = cases.ready, cases.backend
+
+    def do(self, unit: Order, give: Callable[[Record], bool]) -> None:
+        run = self.cases.isolated if unit.isolate else self.cases.run
+        if unit.saved:
+            for case in unit.saved:
+                key = f"{SAVED}/{case.digest}"
+                give(Record(key, case))
+                if give(Record(key, case, run(case))):
+                    return
             return
+        source = Source(self.cases.setup.operation, self.cases.info, self.seed, self.cases.setup.readings)
+
+        def done(example: Example) -> bool:
+            return give(Record(example.key, example.case, example.outcome))
+
+        def begin(key: str, case: Case) -> None:
+            give(Record(key, case))
+
+        play(source, unit.round, unit.size, run, done, begin)
+
+
+def conduct(campaign: Campaign, place: Place, ledger: Ledger) -> None:
+    """Play all rounds in a place, the saved cases first."""
+    saved = tuple(ledger.saved.cases()) if ledger.saved else ()
+
+    def orders() -> Iterator[Order]:
+        if saved:
+            yield Order(saved=saved)
+        yield from campaign.orders()
+
+    place.run(orders(), ledger.enter, lambda: ledger.over)
 
 
 def log_path(folder: Path, campaign: Campaign, name: str) -> Path:

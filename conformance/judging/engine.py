@@ -29,6 +29,7 @@ from conformance.backends.protocol import (
 from conformance.errors import Lost, plain, text_of
 from conformance.judging import poison, relations
 from conformance.judging.audits import AUDITS
+from conformance.judging.border import Mirrored, Raised, guarded
 from conformance.judging.calling import (
     WATCHED,
     Answer,
@@ -102,8 +103,8 @@ class Engine:
     ) -> None:
         self.readings: Mapping[str, str] = dict(readings or {})
         self.operation = operation.under(self.readings)
-        self.backend = backend
-        self.info = info or info_for(backend, operation.operation)
+        self.backend = guarded(backend)
+        self.info = info or info_for(self.backend, operation.operation)
         self.free = free
         self.observers = tuple(observers)
         self.source = source or Source(self.operation, self.readings)
@@ -323,6 +324,8 @@ class Engine:
         clause = self.rule("repeatable", run.case)
         self.same(run, again, single, clause, "the same call gives different bits the second time")
         run.where = Where("after")
+        if isinstance(self.backend, Mirrored):
+            self.backend.refresh()
         for name, array, before in run.watched:
             if array.tobytes() != before:
                 reason = f"{name} of an earlier call changed after it was returned"
@@ -518,6 +521,8 @@ def _key(config: OperationConfig) -> Any:
 
 def trace(error: BaseException) -> str:
     """The last steps of a traceback, for the log; never printed by default."""
+    if isinstance(error, Raised):
+        return error.trace[-2000:]
     try:
         return plain("".join(traceback.format_exception(error)[-4:])[-2000:], 2000)
     except Exception:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from conformance import __version__
-from conformance.backends.protocol import Backend, BackendInfo, close, printed
+from conformance.backends.protocol import Backend, BackendInfo, close
 from conformance.judging.engine import Engine, Outcome
 from conformance.library.reading import Library
 from conformance.record.environment import environment
@@ -31,6 +29,7 @@ from conformance.record.log import (
     count,
 )
 from conformance.record.verdict import standing_of
+from conformance.running.cases import run_case
 from conformance.spec.case import Case, summary
 from conformance.spec.operation import Operation
 from conformance.spec.types import ELEMENT_TYPES
@@ -97,15 +96,6 @@ def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) 
     finally:
         engine.close()
         close(backend)
-
-
-def run_case(engine: Engine, case: Case) -> Outcome:
-    """The outcome of a case, with what a plug-in printed when it did not pass."""
-    outcome = engine.run(case)
-    said = printed(engine.backend)
-    if outcome.status in ("fail", "error") and said and not outcome.stderr:
-        outcome = msgspec.structs.replace(outcome, stderr=said)
-    return outcome
 
 
 def execute(

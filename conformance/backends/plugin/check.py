@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from conformance.backends.plugin import wire
+from conformance.backends.plugin.process import Limits
 from conformance.backends.plugin.subprocess import LOCK, Plugin, PluginError
 from conformance.backends.plugin.wire import ProtocolError
 from conformance.backends.protocol import UNCHECKED, BackendInfo, OperationConfig, listed
 from conformance.errors import Lost
 from conformance.library.reading import Library
-from conformance.running.process import Limits
 from conformance.spec.case import Case
 from conformance.spec.inputs import inputs_of
 from conformance.spec.resized import reshaped, with_other_attributes

@@ -23,10 +23,10 @@ import numpy as np
 
 from conformance import __version__
 from conformance.backends.plugin import wire
+from conformance.backends.plugin.process import Child, Limits
 from conformance.backends.plugin.wire import ProtocolError
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, Unsupported
 from conformance.errors import BackendError, Lost
-from conformance.running.process import Child, Limits
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -43,6 +43,8 @@ class PluginError(Exception):
 
 class CommandBackend:
     """A plug-in, over all the processes that it takes. Calls from several threads are served one after the other."""
+
+    behind_the_border = True
 
     def __init__(self, command_line: str, limits: Limits | None = None) -> None:
         """Nothing is started yet. Raises `BackendError` for a command line that is none."""
