@@ -86,16 +86,20 @@ def _spoilt(case: Case, operation: Operation) -> set[str]:
     return found
 
 
-def problems(library: Library) -> list[str]:
-    """Everything that breaks a rule, with its place: sentences, levels, names, shapes, twins, coverage, refusals."""
+def problems(library: Library, *, whole: bool = True) -> list[str]:
+    """Everything that breaks a rule, with its place: sentences, levels, names, shapes, twins, coverage, refusals.
+
+    Coverage and refusals are asked for of a `whole` library only.
+    """
     found = [f"{case.place}: {case.id}: {problem}" for case in library.cases for problem in _of_case(case, library)]
     seen: dict[str, Case] = {}
     for case in library.cases:
         twin = seen.setdefault(case.digest, case)
         if twin is not case:
             found.append(f"{case.place}: {case.id}: is the same as {twin.id}")
-    found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
-    found += [f"refusal {way}: no case tries it" for way in unbroken(library)]
+    if whole:
+        found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
+        found += [f"refusal {way}: no case tries it" for way in unbroken(library)]
     return sorted(set(found), key=found.index)
 
 

@@ -389,7 +389,14 @@ class Operation(Strict, frozen=True, dict=True):
     def oracle(self, attributes: Mapping[str, Scalar], readings: Mapping[str, str] | None = None) -> Reference:
         """The reference for these attributes; readings by name, defaults where not given."""
         module, _, factory = self.reference.partition(":")
-        made: Reference = getattr(importlib.import_module(module), factory)(attributes, dict(readings or {}))
+        try:
+            made: Reference = getattr(importlib.import_module(module), factory)(attributes, dict(readings or {}))
+        except (ImportError, AttributeError) as error:
+            if isinstance(error, ValueError) and module:
+                raise
+            raise UsageError(
+                f"the reference '{self.reference}' of {self.operation} cannot be loaded: {error}"
+            ) from None
         return made
 
     def closed(self, disabled: Sequence[str]) -> tuple[str, ...]:
