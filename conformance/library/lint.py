@@ -18,6 +18,7 @@ from conformance.spec.expression import evaluate
 from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, RefusalRule
+from conformance.spec.types import is_integer
 from reference.expected import Expected
 from reference.parts import elements
 
@@ -143,7 +144,7 @@ def _literals(case: Case, library: Library, inputs: dict[str, Array]) -> list[st
             found.append(f"{name} has values where the contract specifies nothing; write null there")
         if (judged & ~given).any():
             found.append(f"{name} has null where the contract specifies a value")
-        answer = with_literal(literal, one).fill(np.nan)
+        answer = with_literal(literal, one).fill(0 if is_integer(one.dtype) else np.nan)
         verdict = judge(name, answer, one)
         if verdict.status == "fail":
             found.append(f"the reference disagrees with the written value: {verdict.reason}")

@@ -67,7 +67,8 @@ def load_operation(name: str = DEFAULT, root: Path | None = None) -> Operation:
 
     root = root or cases_root()
     folder = folder_of(name, root)
-    data, places = strict_yaml.load(root / folder / FILE, f"cases/{folder}/{FILE}", root)
+    path = root / folder / FILE
+    data, places = strict_yaml.load(path, f"cases/{folder}/{FILE}" if root == cases_root() else str(path), root)
     operation = strict_yaml.convert(data, Operation, places.at)
     for keys, problem in _problems(operation):
         raise LibraryError(problem, places.at(*keys))

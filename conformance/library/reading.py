@@ -118,7 +118,8 @@ def read_library(source: Source, problems: list[LibraryError] | None = None) -> 
     for folder in source.folders:
         for path in case_files(folder):
             inside = source.root if path.is_relative_to(source.root) else folder
-            shown = path.relative_to(source.root).as_posix() if inside == source.root else ""
+            bundled = inside == source.root and source.root == cases_root()
+            shown = path.relative_to(source.root).as_posix() if bundled else ""
             try:
                 found, count = load_file(path, operation, f"cases/{shown}" if shown else str(path), inside)
                 for case in found:
