@@ -54,6 +54,17 @@ def selection_options(function: Command) -> Command:
     return function
 
 
+def operation_option(function: Command) -> Command:
+    """--operation NAME: which operation is meant, by its name or its folder in the library."""
+    return click.option(
+        "--operation",
+        default="qsa_prepare",
+        metavar="NAME",
+        show_default=True,
+        help="Operation, by its name or its folder in the library.",
+    )(function)
+
+
 @dataclass(frozen=True)
 class LibraryChoice:
     """Which library is meant: the bundled one, or one's own beside it or in place of it."""

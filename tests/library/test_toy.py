@@ -27,7 +27,7 @@ def toy(monkeypatch):
 def test_it_is_found_by_its_name_and_by_its_folder(toy):
     assert load_library("Pick", TOY).digest == load_library("pick", TOY).digest == toy.digest
     assert toy.own == str(TOY) and len(toy.cases) == 26
-    with pytest.raises(UsageError, match="no operation 'pic' .*did you mean 'pick'"):
+    with pytest.raises(UsageError, match=r"no operation 'pic' .*did you mean 'pick'"):
         load_library("pic", TOY)
 
 
