@@ -182,10 +182,10 @@ class Engine:
         except KeyboardInterrupt:
             raise
         except Lost as lost:
-            stop = Stop("error", self.rule("serves", case), plain(str(lost)), Kind.LOST, lost=lost.kind)
+            stop = Stop("error", run.serves or self.rule("serves", case), plain(str(lost)), Kind.LOST, lost=lost.kind)
             earlier = earlier or self._latest  # other sessions were in the same process
         except BaseException as error:  # a plug-in may raise SystemExit, too
-            stop = raised(error, self.rule("serves", case))
+            stop = raised(error, run.serves or self.rule("serves", case))
         stop = stop or run.warning
         self._latest = [] if stop and stop.lost else [case.id]
         if stop and stop.status in ("fail", "error") and not stop.lost and case.level == "recommended":
@@ -311,6 +311,7 @@ class Engine:
                 AUDITS[audit](self, run, to, whole, single)
             except Inapplicable as reason:
                 run.skipped[audit] = str(reason)
+            run.serves = ""
         if case.relations:
             relations.check(case.relations, self, run, to, whole, single)
         self._repeat(run, to, whole, single)
@@ -375,7 +376,7 @@ class Engine:
             observer.called(run, to.config, before, expected)
         try:
             raw = to.session.run(handed)
-            got = taken(raw, self.info.outputs, self.operation.output, self.rule("serves", run.case))
+            got = taken(raw, self.info.outputs, self.operation.output, run.serves or self.rule("serves", run.case))
         except BaseException as error:
             for observer in self.observers:
                 observer.answered(run, error)
