@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+
 import fakes
 import numpy as np
 import pytest
@@ -98,24 +101,43 @@ def test_an_interruption_from_the_keyboard_goes_through(operation):
         Engine(operation, raising(KeyboardInterrupt())).run(case_of())
 
 
-def test_a_mapping_that_raises_or_lies(operation):
-    class Raising(dict):
-        def __getitem__(self, _):
-            raise SystemExit(0)
+class Odd(Mapping):
+    """A mapping of outputs with names and numbers of its own."""
 
-    class Endless(dict):
-        def __iter__(self):
-            number = 0
-            while True:
-                number += 1
-                yield f"output {number}"
+    def __init__(self, outputs):
+        self.outputs = outputs
 
-        def __getitem__(self, _):
-            return 1
+    def __getitem__(self, name):
+        return self.outputs[name]
 
-    assert Engine(operation, answering(Raising)).run(case_of()).kind is Kind.RAISED
-    assert Engine(operation, answering(Endless)).run(case_of()).kind is Kind.OUTPUTS
-    assert Engine(operation, answering(lambda outputs: list(outputs))).run(case_of()).kind is Kind.OUTPUTS
+    def __iter__(self):
+        return iter(self.outputs)
+
+    def __len__(self):
+        return len(self.outputs)
+
+
+class Raising(Odd):
+    def __getitem__(self, _):
+        raise SystemExit(0)
+
+
+class Endless(Odd):
+    def __iter__(self):
+        return (f"output {number}" for number in itertools.count())
+
+    def __getitem__(self, _):
+        return 1
+
+
+@pytest.mark.parametrize(("change", "kind"), [(Raising, Kind.RAISED), (Endless, Kind.OUTPUTS), (list, Kind.OUTPUTS)])
+def test_a_mapping_that_raises_or_lies(operation, change, kind):
+    outcome = Engine(operation, answering(change)).run(case_of())
+    assert (outcome.status, outcome.kind) == ("error", kind)
+
+
+def test_a_mapping_of_any_class_will_do(operation):
+    assert Engine(operation, answering(Odd)).run(case_of()).status == "pass"
 
 
 def test_texts_of_others_are_safe_to_print():
