@@ -110,7 +110,7 @@ def _build(config: pytest.Config) -> Suite:
     readings = chosen_readings(library.operation, config.getoption("reading"))
     suite = Suite(library, cases, not any(filters.values()), readings)
     for connect in connects:
-        suite.backends[connect] = usable(connect)
+        suite.backends[connect] = usable(connect, operation=library.operation.operation)
         suite.expectations[connect] = find(connect, Path(given) if given else None, library, readings)
     return suite
 
