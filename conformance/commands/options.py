@@ -90,14 +90,14 @@ def library_options(function: Command) -> Command:
     """--operation, --library and --no-bundled, handed over together as `libraries`."""
     options = [
         click.option("--operation", default="", metavar="NAME", help="Operation, by its name or its folder."),
-        click.option("--library", "folder", type=click.Path(path_type=Path), metavar="DIR",
+        click.option("--library", "own_library", type=click.Path(path_type=Path), metavar="DIR",
                      help="Your own case files, DIR/TOPIC/*.yaml, beside the bundled ones."),
-        click.option("--no-bundled", "only", is_flag=True, help="Only the cases of --library."),
+        click.option("--no-bundled", "without_bundled", is_flag=True, help="Only the cases of --library."),
     ]  # fmt: skip
 
     @wraps(function)
-    def together(*args: Any, operation: str, folder: Path | None, only: bool, **others: Any) -> Any:
-        return function(*args, libraries=LibraryChoice(operation, folder, only), **others)
+    def together(*args: Any, operation: str, own_library: Path | None, without_bundled: bool, **others: Any) -> Any:
+        return function(*args, libraries=LibraryChoice(operation, own_library, without_bundled), **others)
 
     for option in reversed(options):
         together = option(together)
