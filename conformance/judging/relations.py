@@ -28,7 +28,16 @@ from conformance.judging.scene import Expectation, Scene, fitted, kept
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.operation import Relation
-from conformance.spec.streams import call_inputs, random_partition, spans
+from conformance.spec.streams import (
+    aligned,
+    call_inputs,
+    can_split,
+    joined,
+    random_partition,
+    spans,
+    step_of,
+    tokens_axis,
+)
 from reference.parts import finite, together
 
 T = TypeVar("T")
@@ -243,17 +252,21 @@ def split(scene: Scene, relation: Relation) -> None:
         raise Inapplicable("the streams of the case are run and judged call by call")
     if not streams:
         _needs_tokens(scene, 1)
-        streams = (random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16)),)
-    _needs_state(scene)
+        drawn = random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16))
+        streams = (aligned(drawn, step_of(scene.case, scene.operation)),)
+    _needs_parts(scene)
     for stream in streams:
         where = msgspec.structs.replace(scene.run.where, label="+".join(map(str, stream)), steps=())
         carried: Inputs = {}
-        got: Mapping[str, Array] = scene.single.got
+        pieces: list[Mapping[str, Array]] = []
         for start, end in spans(stream):
             scene.run.where = where.then(f"{end} tokens")
-            got = _step(scene, scene.whole, start, end, carried)
-            carried = _carry(scene, got)
-        scene.follows(relation, got)
+            pieces.append(_step(scene, scene.whole, start, end, carried))
+            carried = _carry(scene, pieces[-1])
+        ended = joined(pieces, scene.operation)
+        if ended is None:
+            raise Inapplicable("the outputs of the calls do not fit together")
+        scene.follows(relation, ended)
 
 
 def rewind(scene: Scene, relation: Relation) -> None:
@@ -279,6 +292,14 @@ def _needs_tokens(scene: Scene, least: int) -> None:
     tokens = scene.L
     if tokens < least:
         raise Inapplicable("there are too few new tokens")
+
+
+def _needs_parts(scene: Scene) -> None:
+    """A stream hands its state on from call to call, or every call has rows of its own tokens."""
+    if not can_split(scene.case, scene.operation):
+        raise Inapplicable("the tokens of this case cannot be split")
+    if not any(tokens_axis(output.shape, scene.operation) is not None for output in scene.operation.outputs):
+        _needs_state(scene)
 
 
 def _needs_state(scene: Scene) -> None:
