@@ -280,7 +280,7 @@ class Checker:
         believed = {dim: _believed(values) for dim, values in said.items()}
         wrong |= {name for dim, values in said.items() for name, size in values.items() if size != believed[dim]}
         if not wrong:
-            symbols = {**self.scalars, **believed}
+            symbols = self._with_totals({**self.scalars, **believed})
             for name, axes in forms.items():
                 for axis, size in zip(axes, shapes[name], strict=True):
                     derived = axis.size is None and not axis.dim and symbols_of(axis.expression) <= symbols.keys()
@@ -289,6 +289,13 @@ class Checker:
         if wrong:
             raise Rejected("shape", "call", self._in_order(wrong))
         return {dim: int(value) for dim, value in believed.items()}
+
+    def _with_totals(self, symbols: dict[str, Any]) -> dict[str, Any]:
+        """The symbols with the totals that follow from them alone."""
+        for name, total in self.operation.totals.items():
+            if symbols_of(total.expression) <= symbols.keys():
+                symbols[name] = evaluate(total.expression, symbols)
+        return symbols
 
     def _check_conditions(self, dims: Mapping[str, int]) -> None:
         """What must hold of the dimensions, and of attributes beside them."""

@@ -103,11 +103,10 @@ def side_by_side(
     limits: perf.Limits | None = None,
 ) -> tuple[list[PerfRecord], list[Path]]:
     """Time the workloads on backends whose complete logs are given; the records, and the logs that were written."""
-    operation = load_library().operation
-    found = perf.contenders(connects, threads, operation.operation)
+    found = perf.contenders(connects, threads)
     try:
         bench = perf.Bench(
-            operation,
+            load_library().operation,
             [one for _, contenders in found for one in contenders],
             threads,
             seconds,

@@ -64,9 +64,8 @@ def command(
     chosen = [] if render_only or given else list(backends or names())
     cases = select(library, quick=quick)
     logs, unusable = [], []
-    taken: set[Path] = set()
     for path in given:
-        publish.add(output, path, taken)
+        publish.add(output, path)
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(chosen):
             plan = Plan(name, cases, complete=not quick, filters=filters)

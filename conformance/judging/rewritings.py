@@ -150,7 +150,7 @@ def ignored(scene: Scene, relation: Relation, question: Question) -> Question:
         if mask is not None and not mask.all():
             array = question.inputs[name].copy()
             shape = array[~mask].shape
-            poison = Poison("mixed").values(shape, array.dtype)
+            poison = Poison("mixed", scene.operation.port[name].finite).values(shape, array.dtype)
             array[~mask] = poison if scene.case.poison == "zero" else np.full(shape, PLAIN, dtype=array.dtype)
             inputs[name] = array
     if not inputs:

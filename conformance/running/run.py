@@ -75,7 +75,6 @@ def header(
         seed=seed,
         shard=shard,
         full=full(library.operation),
-        own=library.own,
     )
 
 

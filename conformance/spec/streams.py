@@ -104,10 +104,8 @@ def _grown(array: Array, shape: Sequence[Any], known: Geometry, start: int, end:
 
     cuts, call = [slice(None)] * array.ndim, _call(known.case, known.operation, start, end)
     for axis in follow:
-        exact = known.operation.dims[shape[axis]].exact
         more = spare(known.case, known.operation, shape[axis])
-        rows = Geometry(call, known.operation).of([exact])[0] if exact else max(call.dims[shape[axis]] + more, 0)
-        cuts[axis] = slice(0, rows)
+        cuts[axis] = slice(0, max(call.dims[shape[axis]] + more, 0))
     return np.ascontiguousarray(array[tuple(cuts)])
 
 

@@ -31,7 +31,7 @@ class OpenVINONative:
 
     def describe(self) -> BackendInfo:
         """As many outputs as the operation's node has, in the contract's order."""
-        attributes = self.operation.attributes_of({})
+        attributes = {name: attribute.default for name, attribute in self.operation.attributes.items()}
         config = OperationConfig(self.operation.operation, attributes, "f32", "i32", frozenset())
         return BackendInfo(
             name=FEATURE,

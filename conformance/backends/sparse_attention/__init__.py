@@ -9,6 +9,7 @@ from conformance.backends.embedded import Embedded
 OPERATION = "SparseAttention"
 
 BACKENDS: Mapping[str, Embedded] = {
+    "numpy": Embedded("numpy_reference", "NumPyReference", "the reference itself, rounded once"),
     "openvino-graph": Embedded("openvino_graph", "OpenVINOGraph", "standard OpenVINO operations", "device"),
     "openvino-python-op": Embedded("openvino_python_op", "OpenVINOPythonOp", "an OpenVINO custom operation in Python"),
     "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance import __version__
+from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
+from conformance.backends.sparse_attention.numpy_reference import OPERATION, info, operation_of
+from conformance.backends.sparse_attention.values import check_values
 from conformance.faults.entry import Entry, Shelf
 from reference.sparse_attention.operation import Readings, SparseAttention
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-OPERATION = "SparseAttention"
 SHELF = Shelf()
 fault, variant = SHELF.fault, SHELF.variant
 
@@ -29,13 +30,12 @@ class Admission:
 
     def configuration(self, config: OperationConfig) -> None:
         """Raises `Rejected` for attributes and types that are refused."""
-        from conformance.backends import refusals
-
         self.checker = refusals.checker(config, OPERATION)
 
     def call(self, config: OperationConfig, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """The inputs to compute with. Raises `Rejected` for inputs that are refused."""
         self.checker.check(inputs)
+        check_values(config, inputs)
         return inputs
 
 
@@ -46,35 +46,21 @@ class Faulty(SparseAttention):
 
 
 class Planted:
-    """A backend that runs one entry, or none; it stands for one process."""
+    """A backend that runs one entry; it stands for one process."""
 
-    def __init__(self, entry: Entry | None, readings: Readings | None = None) -> None:
+    def __init__(self, entry: Entry, readings: Readings | None = None) -> None:
         self.entry, self.readings = entry, readings
         self.process: dict[str, Any] = {}
 
     def describe(self) -> BackendInfo:
-        return BackendInfo(
-            name=self.entry.connect if self.entry else "numpy",
-            version=f"{__version__} on NumPy {np.__version__}",
-            vendor="qsa-conformance",
-            element_types=("f32", "f16", "bf16"),
-            outputs=("attention_output",),
-            features=("key_length", "scale", "sinks", "left_padding"),
-            operation=OPERATION,
-        )
+        return info(self.entry.connect)
 
     def prepare(self, config: OperationConfig) -> Session:
-        implementation = self.entry.implementation if self.entry else SparseAttention
+        implementation = self.entry.implementation
         admission = implementation() if issubclass(implementation, Admission) else Admission()
         admission.configuration(config)
         operation = implementation if issubclass(implementation, SparseAttention) else SparseAttention
-        attributes = config.attributes
-        op = operation(
-            int(attributes["key_block_size"]),
-            int(attributes["query_block_size"]),
-            bool(attributes["causal"]),
-            self.readings,
-        )
+        op = operation_of(operation, config, self.readings)
         if isinstance(op, Faulty):
             op.process = self.process
         return PlantedSession(config, admission, op)

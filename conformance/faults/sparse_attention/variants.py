@@ -32,7 +32,7 @@ class SinglePrecision(SparseAttention):
             ]
             return self.joined(parts, self.sink(call, rows).astype(F32), T).astype(np.float64)
 
-    def step(self, name: str, values: Array, T: Type) -> Array:
+    def step(self, name: str, values: Any, T: Type) -> Any:
         """NUM-2: a scale, a scaled query, a logit, a weight or a partial result; f32 in and out."""
         return values
 
@@ -43,7 +43,7 @@ class SinglePrecision(SparseAttention):
         """ATT-1: z [R, M], in f32."""
         query = call.query[rows.n, rows.h, rows.l].astype(F32)
         dot = self.step("dot", self.dot(query[:, None, :], key), call.dtype)
-        return self.step("logit", dot * self.factor(call), call.dtype)
+        return np.asarray(self.step("logit", dot * self.factor(call), call.dtype))
 
     def dot(self, query: Array, key: Array) -> Array:
         """The sum over E of query [R, 1, E] times key [R, M, E]."""
@@ -96,7 +96,7 @@ class Rounded(SinglePrecision):
 
     steps: tuple[str, ...] = ()
 
-    def step(self, name: str, values: Array, T: Type) -> Array:
+    def step(self, name: str, values: Any, T: Type) -> Any:
         return values.astype(T).astype(F32) if name in self.steps else values
 
 
@@ -166,7 +166,7 @@ class ScaledQuery(SinglePrecision):
     def products(self, call: Call, rows: Rows, key: Array) -> Array:
         query = call.query[rows.n, rows.h, rows.l].astype(F32) * self.factor(call)
         query = self.step("query", query, call.dtype)
-        return self.step("logit", self.dot(query[:, None, :], key), call.dtype)
+        return np.asarray(self.step("logit", self.dot(query[:, None, :], key), call.dtype))
 
 
 @variant("scaled-both", "Query and key are multiplied by the root of the scale each.")
@@ -343,7 +343,7 @@ class FlashInT(Rounded, ScaledQuery, BaseTwo):
 
 @variant("flush-subnormals", "Subnormal f32 numbers are zero, as inputs and after every operation.")
 class FlushSubnormals(SinglePrecision):
-    def step(self, name: str, values: Array, T: Type) -> Array:
+    def step(self, name: str, values: Any, T: Type) -> Any:
         return flush(values)
 
     def gathered(self, call: Call, rows: Rows, tokens: Array, mask: Array) -> tuple[Array, Array]:

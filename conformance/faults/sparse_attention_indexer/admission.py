@@ -213,8 +213,7 @@ class ExactKeys(Admission):
 class ShortLengthsRefused(Admission):
     def call(self, config: OperationConfig, inputs: Inputs) -> Inputs:
         accepted = super().call(config, inputs)
-        N, _, L, _ = inputs["index_query"].shape
-        if N and min(inputs["key_length"].tolist()) < L:
+        if min(inputs["key_length"].tolist(), default=0) < inputs["index_query"].shape[2]:
             raise Rejected("value", "call", ("key_length",))
         return accepted
 
