@@ -161,7 +161,7 @@ class _Harmless:
         self._real = real
 
     def write(self, text: str) -> int:
-        if text.isprintable():
+        if text.replace("\n", "").isprintable():  # what cleans it is not needed by most verbs, and takes long to load
             return self._real.write(text)
         from conformance.reporting.plain import clean
 

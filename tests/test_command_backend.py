@@ -70,7 +70,7 @@ class TestHonest:
         engine = Engine(operation, backend("honest"))
         case = case_of(element_type=element_type)
         inputs = inputs_of(case, operation)
-        session, _ = engine.session(case)
+        session = engine.session(case).session
         got = session.run({name: array.copy() for name, array in inputs.items()})
         here = plugin_fakes.example.Operation(case.attributes, element_type, "i64", ())
         stored = {
@@ -143,7 +143,7 @@ MISBEHAVIOUR = {
     "reshapes": "shape",
     "retypes": "int32",
     "renames": "run() returns outputs without block_index_keys and with keys",
-    "points_elsewhere": "no plain name in the directory",
+    "points_elsewhere": "not a plain name in the directory",
     "fails": "PluginError: the device is on fire",
     "dies_when_idle": "crash: exits with code 0",
 }
@@ -347,7 +347,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path, kind, inline):
         (wire.Tensor("f32", (2,), data=b"123"), "has 3 bytes of elements, where type f32 and shape .2. take 8"),
         (wire.Tensor("f32", (2,)), "either data or a file"),
         (wire.Tensor("f32", (2,), data=b"12345678", file="x"), "either data or a file"),
-        (wire.Tensor("f32", (2,), file="../x"), "no plain name"),
+        (wire.Tensor("f32", (2,), file="../x"), "not a plain name"),
         (wire.Tensor("f32", (2,), file="x"), "cannot be read: No such file"),
     ],
 )

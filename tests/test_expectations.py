@@ -130,7 +130,7 @@ class TestFile:
             ({"signature": {"clause": "ROT-1", "output": "keys"}}, "unknown output 'keys'"),
             ({"reason": " "}, "needs a reason"),
             ({"url": "issue 5"}, "does not begin with https://"),
-            ({"expires": "2027-02-30"}, "is no date"),
+            ({"expires": "2027-02-30"}, "is not a date"),
             ({"until": "2027-02-28"}, "unknown field 'until'"),
         ],
     )

@@ -18,11 +18,13 @@ from conformance.faults.entry import ELEMENT_TYPES, Entry, Shelf
 from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.trial import Trial, killed
 from conformance.judging.engine import Engine, Outcome
+from conformance.library.operations import load_operation
 from conformance.library.reading import Library
 from conformance.spec.inputs import inputs_of
 from reference.qsa_prepare.operation import QSAPrepare
 
-FAULTS, VARIANTS = catalogue.faults(), catalogue.variants()
+FAULTS, VARIANTS = catalogue.faults("QSAPrepare"), catalogue.variants("QSAPrepare")
+EVERY = [(name, entry) for name in catalogue.modules() for entry in catalogue.entries(operation=name)]
 
 
 def some(library: Library, *ids: str) -> Library:
@@ -60,8 +62,9 @@ class TestCatalogue:
         assert len(FAULTS) >= 65
         assert len(VARIANTS) >= 12
 
-    @pytest.mark.parametrize("entry", [*FAULTS, *VARIANTS], ids=lambda entry: entry.connect)
-    def test_every_entry_is_said_in_a_sentence_with_known_names(self, entry, operation):
+    @pytest.mark.parametrize(("name", "entry"), EVERY, ids=[entry.connect for _, entry in EVERY])
+    def test_every_entry_is_said_in_a_sentence_with_known_names(self, name, entry):
+        operation = load_operation(name)
         assert entry.says.endswith(".")
         assert ". " not in entry.says
         assert len(entry.says) <= 140
@@ -70,18 +73,27 @@ class TestCatalogue:
         assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", report) for report in entry.reports), entry.reports
         if entry.kind == "fault":
             assert entry.clauses
-            assert re.fullmatch(r"F\d{2,3}[a-z]?", entry.id)
+            assert re.fullmatch(r"[A-Z]\d{2,3}[a-z]?", entry.id)
         if entry.reading:
             name, _, choice = entry.reading.partition("=")
             assert choice in next(reading for reading in operation.readings if reading.name == name).alternatives
 
-    def test_no_two_faults_are_said_the_same(self):
-        says = [entry.says for entry in FAULTS]
+    @pytest.mark.parametrize("name", catalogue.modules())
+    def test_no_two_faults_are_said_the_same(self, name):
+        says = [entry.says for entry in catalogue.faults(name)]
         assert len(set(says)) == len(says)
 
-    def test_every_required_clause_group_has_a_fault(self, operation):
-        broken = {clause.partition("-")[0] for entry in FAULTS for clause in entry.clauses}
-        assert broken == set(operation.groups)
+    @pytest.mark.parametrize("name", catalogue.modules())
+    def test_every_required_clause_group_has_a_fault(self, name):
+        operation = load_operation(name)
+        needed = {clause.group for clause in operation.clauses if clause.level == "required"}
+        broken = {clause.partition("-")[0] for entry in catalogue.faults(name) for clause in entry.clauses}
+        assert needed <= broken <= set(operation.groups)
+
+    @pytest.mark.parametrize("name", catalogue.modules())
+    def test_an_id_stands_for_one_entry_of_all_operations(self, name):
+        others = {entry.id for other, entry in EVERY if other != name}
+        assert not others & {entry.id for entry in catalogue.entries(operation=name)}
 
     def test_an_id_is_given_once(self):
         shelf = Shelf()

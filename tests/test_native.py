@@ -346,7 +346,7 @@ def test_no_sequences_and_unknown_types_and_ranks() -> None:
         ({"k_norm_weight": [7]}, r"ERR-2 shape k_norm_weight\]: Di is 7 there, but 8 in raw_index_keys"),
         ({"past_incomplete_raw_keys": [2, 4, 8]},
          r"ERR-2 shape past_incomplete_raw_keys\]: .* the second dimension is key_block_size - 1 = 3"),
-        ({"raw_index_keys": "[2,1..8,8]"}, r"ERR-2 shape rope_cos,rope_sin\]: L is 9 there, but 1..8 in"),
+        ({"raw_index_keys": "[2,1..8,8]"}, r"ERR-2 shape raw_index_keys\]: L is 1..8 there, but 9 in"),
         ({"raw_index_keys": ("f16", [2, 9, 8])},
          r"ERR-3 type raw_index_keys\]: its type is f16, but the other inputs are f32"),
         ({"rope_sin": ("bf16", [2, 9, 6])}, r"ERR-3 type rope_sin\]: its type is bf16"),

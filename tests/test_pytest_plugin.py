@@ -31,7 +31,9 @@ def test_one_test_a_case_with_its_id(pytester, few):
 
 def test_a_failure_says_clause_element_and_command(pytester, few):
     arguments, _ = few
-    result = pytester.runpytest("--pyargs", "conformance", "--backend", f"py:{FAKES}:SlightlyOff", *arguments)
+    result = pytester.runpytest(
+        "--pyargs", "conformance", "--backend", f"py:{FAKES}:SlightlyOff", *arguments, "--no-diagnosis"
+    )
     assert result.ret == 1
     text = result.stdout.str()
     assert "block_index_keys[" in text
@@ -117,8 +119,17 @@ class TestExpectations:
         def run(backend="SlightlyOff", **changes):
             right = {"case": case.id, "signature": signature, "reason": "off", "url": "https://example.org/1"}
             Path("known.yaml").write_text(text([Entry(**right | changes)], "known"), encoding="utf-8")
-            line = ("--backend", f"py:{FAKES}:{backend}", "--expectations", "known.yaml", "--case", case.id, "-rx")
-            return pytester.runpytest("--pyargs", "conformance", *line)
+            line = (
+                "--backend",
+                f"py:{FAKES}:{backend}",
+                "--expectations",
+                "known.yaml",
+                "--case",
+                case.id,
+                "-rx",
+                "--no-diagnosis",
+            )
+            return pytester.runpytest("--pyargs", "conformance", *line, "-rx", "--no-diagnosis")
 
         return run
 
@@ -149,3 +160,58 @@ class TestExpectations:
         result = pytester.runpytest("--pyargs", "conformance", *backends, "--expectations", "known.yaml")
         assert result.ret == pytest.ExitCode.INTERRUPTED
         result.stdout.fnmatch_lines(["*speaks of one backend*"])
+
+
+def test_a_backend_without_cases_says_how_to_collect_them(pytester):
+    pytester.makepyfile("def test_mine(): pass")
+    result = pytester.runpytest("--backend", "numpy")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*collect them with: pytest --pyargs conformance --backend numpy*"])
+
+
+def test_markers_of_clauses_groups_and_refusals(pytester, library):
+    chosen = [c for c in library.cases if any(x.startswith("ROT-") for x in c.clauses) and c.refusal is None][:3]
+    others = [c for c in library.cases if c.refusal and not any(x.startswith("ROT-") for x in c.clauses)][:2]
+    arguments = [argument for case in (*chosen, *others) for argument in ("--case", case.id)]
+    for expression, number in (("ROT", 3), ("refusal", 2), (chosen[0].clauses[0], None), ("ROT or refusal", 5)):
+        line = ("--pyargs", "conformance", "--backend", "numpy", *arguments, "-m", expression, "--strict-markers")
+        result = pytester.runpytest(*line)
+        wanted = number or sum(expression in case.clauses for case in (*chosen, *others))
+        result.assert_outcomes(passed=wanted, deselected=len(chosen) + len(others) + 1 - wanted)
+
+
+def test_the_end_is_that_of_the_command_line_also_with_xdist(pytester, few):
+    arguments, cases = few
+    line = ("--pyargs", "conformance", "--backend", f"py:{FAKES}:SlightlyOff", *arguments, "--no-diagnosis")
+    for more in (("-p", "no:xdist"), ("-n", "2")):
+        result = pytester.runpytest_subprocess(*line, *more)
+        text = result.stdout.str()
+        assert result.ret == 1
+        assert f"qsa-conformance: py:{FAKES}:SlightlyOff NOT CONFORMANT, {len(cases)} cases" in text
+        end = text[text.index("NOT CONFORMANT") :]
+        assert "fail, " in end
+        assert "block_index_keys" in end
+        assert "qsa-conformance run -b" in end
+
+
+def test_numpy_may_not_warn_of_our_poison_even_where_warnings_are_errors(pytester, library):
+    case = next(
+        c for c in library.cases if c.poison == "mixed" and not c.refusal and c.element_type == "f16" and c.dims["L"]
+    )
+    backend = pytester.makepyfile(
+        mine="import numpy as np, warnings\n"
+        "from conformance.backends.qsa_prepare.numpy_reference import NumPyReference\n"
+        "class Mine(NumPyReference):\n"
+        "    def prepare(self, config):\n"
+        "        inner = super().prepare(config)\n"
+        "        class Session:\n"
+        "            def run(self, inputs):\n"
+        "                np.float32([np.inf]) - np.float32([np.inf]); np.float32([3e38]) * np.float32([3e38])\n"
+        "                return inner.run(inputs)\n"
+        "            def close(self): inner.close()\n"
+        "        return Session()\n"
+    )
+    result = pytester.runpytest(
+        "--pyargs", "conformance", "--backend", f"py:{backend}:Mine", "--case", case.id, "-W", "error"
+    )
+    result.assert_outcomes(passed=1, skipped=1)

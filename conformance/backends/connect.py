@@ -12,7 +12,6 @@ NAME                                                    registered under the ent
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import shutil
 import sys
@@ -274,17 +273,9 @@ def _module(name: str) -> Any:
         if "" not in sys.path:
             sys.path.insert(0, "")
         return importlib.import_module(name)
-    path = Path(name)
-    if not path.is_file():
-        raise BackendError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
-    if spec is None or spec.loader is None:
-        raise BackendError(f"{path} cannot be loaded as a Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
-    return module
+    from conformance.backends.own_modules import load
+
+    return load(Path(name))
 
 
 def _loaded(load: Callable[[], Any], text: str) -> Any:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import click
 
-from conformance.commands.options import operation_option
+from conformance.commands.options import LibraryChoice, library_options
 
 
 @click.command("coverage")
-@operation_option
-def command(operation: str) -> int:
+@library_options
+def command(libraries: LibraryChoice) -> int:
     """Print every clause with its number of cases. Fails when a required clause has no case."""
     from tabulate import tabulate
 
     from conformance.library.lint import uncovered
-    from conformance.library.reading import load_library
 
-    library = load_library(operation)
+    library = libraries.load()
     rows = []
     for clause in library.operation.clauses:
         cases = [case for case in library.cases if clause.id in case.clauses]

@@ -23,7 +23,7 @@ def command(connect: str, ids: tuple[str, ...], seconds: float) -> int:
 
     library = load_library()
     failing = [library.find(name) for name in ids]
-    backend, info = usable(connect)
+    backend, info = usable(connect, operation=library.operation.operation)
     cases = [case for case in probes(library) if case.element_type in info.element_types]
     with steps(f"diagnosing {connect}") as advance:
         result = diagnose(library, backend, info, cases, failing=failing, seconds=seconds, advance=advance)

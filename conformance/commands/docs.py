@@ -11,17 +11,19 @@ import click
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("docs"), show_default=True
 )
+@click.option("--operation", default="", metavar="NAME", help="Only the pages of this operation.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a page is out of date.")
-def command(output: Path, check: bool) -> int:
+def command(operation: str, output: Path, check: bool) -> int:
     """Write the contract with the cases of every clause, and the JSON Schema of the log."""
     from conformance.commands.report import write
+    from conformance.library.operations import operations
     from conformance.library.reading import load_library
     from conformance.reporting.documents import documents, outdated
 
-    library = load_library()
-    late = outdated(library, output)
+    libraries = [load_library(name) for name in ([operation] if operation else operations())]
+    late = outdated(libraries, output)
     if not check:
-        pages = documents(library)
+        pages = documents(libraries)
         for name in late:
             write(pages[name], output / name)
     for name in late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,10 @@ def command(
     from conformance.record.expectations import Expectations, Ground, check_updatable, default_file, load, updated
     from conformance.record.log import read_log
 
+    try:
+        datetime.date.fromisoformat(expires or "2000-01-01")
+    except ValueError:
+        raise UsageError(f"--expires '{expires}' is not a date such as 2027-01-31") from None
     if bool(log_path) == bool(connect):
         raise UsageError("give either a LOG or -b BACKEND")
     library = load_library()

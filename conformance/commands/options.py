@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from conformance.library.reading import Library
 
 Command = Callable[..., Any]
 
@@ -35,7 +40,13 @@ def selection_options(function: Command) -> Command:
         click.option("-k", "expression", default="", metavar="EXPR", help="Cases whose id matches, as pytest's -k."),
         click.option("--clause", "clauses", multiple=True, metavar="ID", help="Cases that cite a clause or group."),
         click.option("--level", type=click.Choice(["required", "recommended", "informative"]), default=None),
-        click.option("--case", "ids", multiple=True, metavar="ID", help="The case with exactly this id; repeatable."),
+        click.option(
+            "--case",
+            "ids",
+            multiple=True,
+            metavar="CASE",
+            help="A case, or a group of cases such as rotation/widths; repeatable.",
+        ),
         click.option("--quick", is_flag=True, help="A spread of small cases; never enough to be conformant."),
     ]
     for option in reversed(options):
@@ -52,6 +63,45 @@ def operation_option(function: Command) -> Command:
         show_default=True,
         help="Operation, by its name or its folder in the library.",
     )(function)
+
+
+@dataclass(frozen=True)
+class LibraryChoice:
+    """Which library is meant: the bundled one, or one's own beside it or in place of it."""
+
+    operation: str  # empty where none was named
+    folder: Path | None = None
+    only: bool = False
+
+    def load(self, operation: str = "") -> Library:
+        """The library of an operation: this one, the one that was named, or else the default."""
+        from conformance.library.operations import DEFAULT
+        from conformance.library.reading import load_library
+
+        return load_library(operation or self.operation or DEFAULT, extra=self.folder, only=self.only)
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether nothing but the bundled library is meant."""
+        return self.folder is None and not self.only
+
+
+def library_options(function: Command) -> Command:
+    """--operation, --library and --no-bundled, handed over together as `libraries`."""
+    options = [
+        click.option("--operation", default="", metavar="NAME", help="Operation, by its name or its folder."),
+        click.option("--library", "own_library", type=click.Path(path_type=Path), metavar="DIR",
+                     help="Your own case files, DIR/TOPIC/*.yaml, beside the bundled ones."),
+        click.option("--no-bundled", "without_bundled", is_flag=True, help="Only the cases of --library."),
+    ]  # fmt: skip
+
+    @wraps(function)
+    def together(*args: Any, operation: str, own_library: Path | None, without_bundled: bool, **others: Any) -> Any:
+        return function(*args, libraries=LibraryChoice(operation, own_library, without_bundled), **others)
+
+    for option in reversed(options):
+        together = option(together)
+    return together
 
 
 def reading_options(function: Command) -> Command:

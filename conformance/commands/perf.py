@@ -103,10 +103,11 @@ def side_by_side(
     limits: perf.Limits | None = None,
 ) -> tuple[list[PerfRecord], list[Path]]:
     """Time the workloads on backends whose complete logs are given; the records, and the logs that were written."""
-    found = perf.contenders(connects, threads)
+    operation = load_library().operation
+    found = perf.contenders(connects, threads, operation.operation)
     try:
         bench = perf.Bench(
-            load_library().operation,
+            operation,
             [one for _, contenders in found for one in contenders],
             threads,
             seconds,

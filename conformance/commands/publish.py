@@ -64,8 +64,9 @@ def command(
     chosen = [] if render_only or given else list(backends or names())
     cases = select(library, quick=quick)
     logs, unusable = [], []
+    taken: set[Path] = set()
     for path in given:
-        publish.add(output, path)
+        publish.add(output, path, taken)
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(chosen):
             plan = Plan(name, cases, complete=not quick, filters=filters)

@@ -14,10 +14,16 @@ import msgspec
 from conformance.backends.connect import usable
 from conformance.backends.embedded import names
 from conformance.backends.protocol import Unsupported, close
-from conformance.commands.options import isolation_options, reading_options, selection_options
+from conformance.commands.options import (
+    LibraryChoice,
+    isolation_options,
+    library_options,
+    reading_options,
+    selection_options,
+)
 from conformance.errors import BackendError, UsageError, plural
 from conformance.judging.engine import Outcome
-from conformance.library.reading import Library, load_library
+from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.record import latest
 from conformance.record.expectations import find
@@ -35,6 +41,7 @@ from conformance.running.run import Plan, execute
 
 @click.command("run")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT", help="Backend to run; repeatable.")
+@library_options
 @selection_options
 @reading_options
 @isolation_options
@@ -59,6 +66,7 @@ from conformance.running.run import Plan, execute
 @click.option("--output-format", type=click.Choice(["text", "github"]), default="text", show_default=True,
               help="Besides the text, annotations of GitHub Actions.")  # fmt: skip
 def command(
+    libraries: LibraryChoice,
     backends: tuple[str, ...],
     expression: str,
     clauses: tuple[str, ...],
@@ -87,7 +95,7 @@ def command(
     Exit code 0: all conformant, wholly or in part (PARTIAL), or, with expectations, as expected; 1: not; 2: wrong
     usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
     """
-    library = source = load_library()
+    library = source = libraries.load()
     check_folder(output)
     filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
     filters = {key: value for key, value in filters.items() if value}

@@ -6,7 +6,7 @@ What creeps, runs out or comes round shows only after long use: counters, pools,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +122,7 @@ def _wear(
     result: Wear,
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     questions: list[dict[str, Array]],
-    expected: list[Mapping[str, Expected]],
+    expected: Sequence[Mapping[str, Expected]],
     calls: int,
     seconds: float,
     advance: Callable[[int], None] | None,

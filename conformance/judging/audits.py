@@ -19,7 +19,7 @@ import numpy as np
 from conformance.backends.protocol import Rejected, Unsupported
 from conformance.judging import layouts
 from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop, taken
-from conformance.judging.outcome import Kind
+from conformance.judging.outcome import Kind, Where
 from conformance.spec.broken import spoilt
 from conformance.spec.case import Case
 from conformance.spec.inputs import Poison
@@ -178,9 +178,9 @@ def _at_once(engine: Caller, run: Run, requests: list[tuple[Case, Inputs, Answer
 
 def strided(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:
     """Inputs that are regions of larger arrays give the bits of dense ones."""
+    clause = run.serves = engine.rule("any_layout", run.case)
     views = {name: region(array, run.case.poison) for name, array in whole.items()}
     again = engine.hand_over(run, to, views, single.expected, check=False)
-    clause = engine.rule("any_layout", run.case)
     engine.same(run, again, single, clause, "inputs with strides give different bits")
 
 
@@ -225,7 +225,8 @@ def _ways(whole: Inputs) -> Iterator[tuple[str, Callable[[], Inputs]]]:
 
 def _laid_out(engine: Caller, run: Run, to: Open, single: Answer, ways: list[tuple[str, Callable[[], Inputs]]]) -> None:
     """Answers must be right in any layout; the same bits are what is recommended."""
-    where, clause = run.where, engine.rule("any_layout", run.case)
+    where = run.where
+    clause = run.serves = engine.rule("any_layout", run.case)
     for says, make in ways:
         run.where = where.then(says)
         views = make()
@@ -264,7 +265,8 @@ def _repeats(engine: Caller, case: Case, whole: Inputs) -> Iterator[tuple[str, s
 
 
 def _repeated(engine: Caller, run: Run, to: Open, whole: Inputs, repeats: list[tuple[str, str, Array, Array]]) -> None:
-    where, clause = run.where, engine.rule("any_layout", run.case)
+    where = run.where
+    clause = run.serves = engine.rule("any_layout", run.case)
     for says, name, dense, view in repeats:
         run.where = where.then(says)
         inputs = {**whole, name: dense}
@@ -282,6 +284,7 @@ def feedback(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) 
     if missing:
         raise Inapplicable(f"{engine.info.name} does not return {', '.join(missing)}")
     where, clause = run.where, engine.rule("any_layout", case)
+    run.serves = clause
     tokens = case.dims[operation.tokens]
     cuts = sorted({0, tokens // 3, tokens // 2, tokens})
     carried: dict[str, Any] = {}
@@ -293,6 +296,27 @@ def feedback(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) 
         answer = engine.hand_over(run, to, handed, expected, check=False)
         engine.judge(run, answer, clause if start else "")
         carried = {port: answer.raw[output] for port, output in operation.carried.items()}
+    _changed_feedback(engine, run, to, whole, cuts[1] if len(cuts) > 1 else 0)
+
+
+def _changed_feedback(engine: Caller, run: Run, to: Open, whole: Inputs, cut: int) -> None:
+    """The caller may write to what a call returned, and hand it over then: its numbers at that time count."""
+    operation, case = engine.operation, run.case
+    tokens = case.dims[operation.tokens]
+    run.where = Where("audit", ("feedback",), steps=("outputs changed by the caller",))
+    first = call_inputs(whole, case, operation, 0, cut, {})
+    answer = engine.call(run, to, first, engine.oracle(case).expect(first))
+    carried = {port: answer.raw[output] for port, output in operation.carried.items()}
+    plain = {port: np.ndarray.view(array, np.ndarray) for port, array in carried.items()}
+    run.watched = [one for one in run.watched if not any(np.shares_memory(one[1], array) for array in plain.values())]
+    for array in plain.values():
+        if array.dtype.kind not in "iub" and array.flags.writeable:
+            with np.errstate(all="ignore"):
+                array *= np.array(0.5, dtype=array.dtype)
+    inputs = call_inputs(whole, case, operation, cut, tokens, carried)
+    expected = engine.oracle(case).expect(inputs)
+    handed = {name: array.copy() for name, array in inputs.items()} | carried
+    engine.judge(run, engine.hand_over(run, to, handed, expected, check=False), engine.rule("repeatable", case))
 
 
 def kept(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:

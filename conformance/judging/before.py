@@ -68,4 +68,5 @@ def kind(status: str, reason: str, lost: str, *, valued: bool) -> str:
 
 def signed(status: str, reason: str) -> str:
     """The last part of a signature: the kind of error, or the sentence without its numbers."""
+    reason = reason.replace("; an attribute refusal", "; a attribute refusal")  # as that version spelled it
     return reason.partition(":")[0] if status == "error" else re.sub(r"-?\d[\d.,e+-]*", "#", reason)

@@ -64,6 +64,7 @@ class Run:
     where: Where = field(default_factory=lambda: Where("prepare"))
     warning: Stop | None = None
     watched: list[tuple[str, Array, bytes]] = field(default_factory=list)  # outputs that must not change any more
+    serves: str = ""  # the clause by which the calls of an audit are answered, where it is not the usual one
     skipped: dict[str, str] = field(default_factory=dict)  # relations and audits that could not be checked
 
 

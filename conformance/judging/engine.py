@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 import traceback
+import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +80,17 @@ class Source:
         return self._oracles[key]
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """NumPy does not warn: what a plug-in computes from our poison overflows and is invalid, and has to be ignored.
+
+    Also where warnings are errors, and in threads, which start with NumPy's own settings.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
 class Engine:
     """Runs cases of one operation on one backend.
 
@@ -121,6 +134,10 @@ class Engine:
 
     def run(self, case: Case) -> Outcome:
         """Run one case. Never raises for what a backend does; an interruption from the keyboard goes through."""
+        with quiet():
+            return self._run(case)
+
+    def _run(self, case: Case) -> Outcome:
         start = time.perf_counter()
         outcome, earlier = self._attempt(case)
         if outcome.status in ("fail", "error"):
@@ -165,13 +182,13 @@ class Engine:
         except KeyboardInterrupt:
             raise
         except Lost as lost:
-            stop = Stop("error", self.rule("serves", case), plain(str(lost)), Kind.LOST, lost=lost.kind)
+            stop = Stop("error", run.serves or self.rule("serves", case), plain(str(lost)), Kind.LOST, lost=lost.kind)
             earlier = earlier or self._latest  # other sessions were in the same process
         except BaseException as error:  # a plug-in may raise SystemExit, too
-            stop = raised(error, self.rule("serves", case))
+            stop = raised(error, run.serves or self.rule("serves", case))
         stop = stop or run.warning
         self._latest = [] if stop and stop.lost else [case.id]
-        if stop and stop.status == "fail" and case.level == "recommended":
+        if stop and stop.status in ("fail", "error") and not stop.lost and case.level == "recommended":
             stop.status = "quality-warning"
         if stop and stop.status in ("fail", "error"):
             # Nothing is known of a session that failed: the next case gets a fresh one.
@@ -294,6 +311,7 @@ class Engine:
                 AUDITS[audit](self, run, to, whole, single)
             except Inapplicable as reason:
                 run.skipped[audit] = str(reason)
+            run.serves = ""
         if case.relations:
             relations.check(case.relations, self, run, to, whole, single)
         self._repeat(run, to, whole, single)
@@ -358,7 +376,7 @@ class Engine:
             observer.called(run, to.config, before, expected)
         try:
             raw = to.session.run(handed)
-            got = taken(raw, self.info.outputs, self.operation.output, self.rule("serves", run.case))
+            got = taken(raw, self.info.outputs, self.operation.output, run.serves or self.rule("serves", run.case))
         except BaseException as error:
             for observer in self.observers:
                 observer.answered(run, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.backends.protocol import Rejected
-from conformance.errors import plain, text_of
+from conformance.errors import article, plain, text_of
 from conformance.judging.calling import Caller, Run, Stop
 from conformance.judging.outcome import Kind, Where
 from conformance.spec.case import Refusal
@@ -26,7 +26,7 @@ def refused(engine: Caller, run: Run, due: Refusal) -> None:
     except Rejected as rejected:
         _check(run, due, rejected, phase, clause)
         return
-    kind = f"a {due.kind} refusal of {', '.join(due.names)}"
+    kind = f"{article(due.kind)} refusal of {', '.join(due.names)}"
     reason = f"computes instead of refusing; {kind} is due at the {due.phase}"
     raise Stop("fail", clause, reason, Kind.COMPUTES, about=f"{due.kind}: {', '.join(due.names)}")
 

@@ -28,7 +28,16 @@ from conformance.judging.scene import Expectation, Scene, fitted, kept
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.operation import Relation
-from conformance.spec.streams import aligned, call_inputs, can_split, joined, random_partition, spans, step_of
+from conformance.spec.streams import (
+    aligned,
+    call_inputs,
+    can_split,
+    joined,
+    random_partition,
+    spans,
+    step_of,
+    tokens_axis,
+)
 from reference.parts import finite, together
 
 T = TypeVar("T")
@@ -218,10 +227,7 @@ def neutral(scene: Scene, relation: Relation) -> None:
         on[name] = np.broadcast_to(neutral, array.shape).copy()
         if mask is not None:
             on[name][~mask] = array[~mask]
-        if scene.operation.port[name].optional:
-            del off[name]
-        else:
-            off[name] = np.zeros((0,), dtype=array.dtype)
+        off[name] = np.zeros((0,), dtype=array.dtype)
     disabled = tuple(sorted({*scene.case.disabled, *relation.features}))
     case = msgspec.structs.replace(scene.case, disabled=disabled)
     session = scene.other_session(case)
@@ -246,11 +252,9 @@ def split(scene: Scene, relation: Relation) -> None:
         raise Inapplicable("the streams of the case are run and judged call by call")
     if not streams:
         _needs_tokens(scene, 1)
-        if not can_split(scene.case, scene.operation):
-            raise Inapplicable(f"only for {scene.operation.splits}")
         drawn = random_partition(scene.L, 1 + scene.below(3), scene.below(1 << 16))
         streams = (aligned(drawn, step_of(scene.case, scene.operation)),)
-    _needs_outputs(scene)
+    _needs_parts(scene)
     for stream in streams:
         where = msgspec.structs.replace(scene.run.where, label="+".join(map(str, stream)), steps=())
         carried: Inputs = {}
@@ -259,10 +263,10 @@ def split(scene: Scene, relation: Relation) -> None:
             scene.run.where = where.then(f"{end} tokens")
             pieces.append(_step(scene, scene.whole, start, end, carried))
             carried = _carry(scene, pieces[-1])
-        got = joined(pieces, scene.operation)
-        if got is None:
-            raise Inapplicable("the calls' outputs cannot be put together")
-        scene.follows(relation, got)
+        ended = joined(pieces, scene.operation)
+        if ended is None:
+            raise Inapplicable("the outputs of the calls do not fit together")
+        scene.follows(relation, ended)
 
 
 def rewind(scene: Scene, relation: Relation) -> None:
@@ -290,13 +294,17 @@ def _needs_tokens(scene: Scene, least: int) -> None:
         raise Inapplicable("there are too few new tokens")
 
 
+def _needs_parts(scene: Scene) -> None:
+    """A stream hands its state on from call to call, or every call has rows of its own tokens."""
+    if not can_split(scene.case, scene.operation):
+        raise Inapplicable("the tokens of this case cannot be split")
+    if not any(tokens_axis(output.shape, scene.operation) is not None for output in scene.operation.outputs):
+        _needs_state(scene)
+
+
 def _needs_state(scene: Scene) -> None:
     if not scene.operation.carried:
         raise Inapplicable("the operation carries nothing from call to call")
-    _needs_outputs(scene)
-
-
-def _needs_outputs(scene: Scene) -> None:
     missing = [name for name in scene.operation.carried.values() if name not in scene.engine.info.outputs]
     if missing:
         raise Inapplicable(f"{scene.engine.info.name} does not return {', '.join(missing)}")

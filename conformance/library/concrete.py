@@ -183,7 +183,10 @@ class _Work:
             if value < 0:
                 raise here.error(f"{self.name}: dimension {name} is {value}", "dims", name)
         self.known = {**symbols, **dims}
-        self.known |= operation.totals_of(self.known, {})
+        try:
+            self.known |= operation.totals_of(self.known, {})
+        except ExpressionError as error:
+            raise here.error(f"{self.name}: {error}") from None
         port = operation.port[operation.lengths] if operation.lengths else None
         if port and operation.unsaid and port.feature in self.written.disabled:
             due = self.integer(operation.unsaid, self.known)

@@ -73,7 +73,7 @@ _RANGE = re.compile(r"\s*(-?\d{1,15})\s*\.\.\s*(-?\d{1,15})\s*", re.ASCII)
 def _label(value: Any) -> str:
     if isinstance(value, list):
         return "-".join(_label(v) for v in value) or "none"
-    return str(value).replace(" ", "")
+    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
 def apply_axis(

@@ -18,6 +18,7 @@ from conformance.spec.expression import evaluate
 from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, RefusalRule
+from conformance.spec.types import is_integer
 from reference.expected import Expected
 from reference.parts import elements
 
@@ -86,16 +87,20 @@ def _spoilt(case: Case, operation: Operation) -> set[str]:
     return found
 
 
-def problems(library: Library) -> list[str]:
-    """Everything that breaks a rule, with its place: sentences, levels, names, shapes, twins, coverage, refusals."""
+def problems(library: Library, *, whole: bool = True) -> list[str]:
+    """Everything that breaks a rule, with its place: sentences, levels, names, shapes, twins, coverage, refusals.
+
+    Coverage and refusals are asked for of a `whole` library only.
+    """
     found = [f"{case.place}: {case.id}: {problem}" for case in library.cases for problem in _of_case(case, library)]
     seen: dict[str, Case] = {}
     for case in library.cases:
         twin = seen.setdefault(case.digest, case)
         if twin is not case:
             found.append(f"{case.place}: {case.id}: is the same as {twin.id}")
-    found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
-    found += [f"refusal {way}: no case tries it" for way in unbroken(library)]
+    if whole:
+        found += [f"clause {clause}: no case cites it" for clause in uncovered(library)]
+        found += [f"refusal {way}: no case tries it" for way in unbroken(library)]
     return sorted(set(found), key=found.index)
 
 
@@ -139,7 +144,7 @@ def _literals(case: Case, library: Library, inputs: dict[str, Array]) -> list[st
             found.append(f"{name} has values where the contract specifies nothing; write null there")
         if (judged & ~given).any():
             found.append(f"{name} has null where the contract specifies a value")
-        answer = with_literal(literal, one).fill(np.nan)
+        answer = with_literal(literal, one).fill(0 if is_integer(one.dtype) else np.nan)
         verdict = judge(name, answer, one)
         if verdict.status == "fail":
             found.append(f"the reference disagrees with the written value: {verdict.reason}")

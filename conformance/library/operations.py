@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import LibraryError, UsageError, nearest
+from conformance.library.files import content_of
 from conformance.spec.expression import FUNCTIONS, ExpressionError, evaluate, gathered_by, symbols_of
 from conformance.spec.operation import ELEMENT, LENGTH, Number, Operation, Tensor
 from conformance.spec.types import TENSOR_TYPES
@@ -50,16 +51,13 @@ def name_of(folder: str, root: Path | None = None) -> str:
 
 
 def _name_in(path: Path) -> str:
-    """The operation that a file describes, read off its first lines: most commands need no more of other operations."""
+    """The operation that a file describes, read off one line: most commands need no more of other operations."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file.read(1 << 16).splitlines():
-                key, _, value = line.partition(":")
-                if key == "operation":
-                    return value.partition(" #")[0].strip().strip("'\"")
-    except OSError:
+        lines = content_of(path).decode("utf-8", errors="replace").splitlines()
+    except (OSError, RuntimeError):
         return ""
-    return ""
+    values = (line.partition(":")[2] for line in lines if line.startswith("operation:"))
+    return next(values, "").partition(" #")[0].strip().strip("'\"")
 
 
 @lru_cache(maxsize=16)
@@ -69,7 +67,8 @@ def load_operation(name: str = DEFAULT, root: Path | None = None) -> Operation:
 
     root = root or cases_root()
     folder = folder_of(name, root)
-    data, places = strict_yaml.load(root / folder / FILE, f"cases/{folder}/{FILE}")
+    path = root / folder / FILE
+    data, places = strict_yaml.load(path, f"cases/{folder}/{FILE}" if root == cases_root() else str(path), root)
     operation = strict_yaml.convert(data, Operation, places.at)
     for keys, problem in _problems(operation):
         raise LibraryError(problem, places.at(*keys))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def _problem(entry: Entry, library: Library) -> str:
     try:
         datetime.date.fromisoformat(entry.expires or "2000-01-01")
     except ValueError:
-        return f"expires '{entry.expires}' is no date such as 2027-01-31"
+        return f"expires '{entry.expires}' is not a date such as 2027-01-31"
     return ""
 
 
@@ -232,7 +232,7 @@ def check_updatable(log: Log, library: Library) -> None:
 
 
 def updated(old: Expectations, outcomes: Sequence[Outcome], ground: Ground) -> tuple[Entry, ...]:
-    """Entries for exactly the failures there are: old ones that still hold, then new ones, each for its own case.
+    """Entries for exactly the failures there are: old ones that still hold, then new ones, as patterns where they fit.
 
     An old entry holds while all its cases fail with its signature. Raises `UsageError` when there are new failures
     and nothing says why they are to be expected.
@@ -261,7 +261,52 @@ def updated(old: Expectations, outcomes: Sequence[Outcome], ground: Ground) -> t
     if unexplained:
         count = f"{len(unexplained)} failures are new, such as '{unexplained[0].case}'"
         raise UsageError(f"{count}; say why they are to be expected: --reason TEXT --url URL")
-    return (*kept, *new)
+    return (*kept, *as_patterns(new, [outcome.case for outcome in outcomes]))
+
+
+def as_patterns(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
+    """The entries, with a pattern in place of those that differ in their case alone, where it stands for no other.
+
+    `ids` are all cases that a pattern could stand for; it may stand for as many as an entry may.
+    """
+    alike: dict[Entry, list[str]] = {}
+    for entry in entries:
+        alike.setdefault(msgspec.structs.replace(entry, case=""), []).append(entry.case)
+    found = []
+    for common, cases in alike.items():
+        left = dict.fromkeys(cases)
+        standing = {
+            pattern: matching(pattern, ids) for pattern in dict.fromkeys(p for c in cases for p in _patterns(c))
+        }
+        fitting = {p: set(names) for p, names in standing.items() if len(names) <= MOST and set(names) <= left.keys()}
+        while fitting:
+            # The pattern that stands for most; of equal ones the one that says most.
+            best = max(fitting, key=lambda p: (len(fitting[p]), len(p)))
+            names = fitting.pop(best)
+            if len(names) < 2:
+                break
+            found.append(msgspec.structs.replace(common, case=best))
+            for name in names:
+                del left[name]
+            fitting = {p: others for p, others in fitting.items() if not others & names}
+        found += [msgspec.structs.replace(common, case=name) for name in left]
+    return found
+
+
+def _patterns(case: str) -> Iterator[str]:
+    """Patterns that stand for a case and its neighbours: with some of its points left open, or its name."""
+    name, bracket, label = case.partition("[")
+    topic = name.rpartition("/")[0]
+    yield f"{topic}/*" if topic else "*"
+    if not bracket:
+        return
+    yield f"{name}[*]"
+    points = label.removesuffix("]").split(",")
+    for number in range(1, len(points)):
+        yield f"{name}[{','.join(points[:number])},*]"
+        yield f"{name}[*,{','.join(points[number:])}]"
+    for number in range(1, len(points) - 1):
+        yield f"{name}[{','.join(points[:number])},*,{','.join(points[number + 1 :])}]"
 
 
 def text(entries: Collection[Entry], says: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from conformance.library.operations import DEFAULT, folder_of
 from conformance.library.reading import Library
 from conformance.record.log import json_schema
 from conformance.spec.case import Case
@@ -23,17 +24,21 @@ GROUNDS = {
 GENERATED = "<!-- Written by `qsa-conformance docs` from operation.yaml and the case library; edit those. -->"
 
 
-def documents(library: Library) -> dict[str, str]:
+def documents(libraries: Sequence[Library]) -> dict[str, str]:
     """File name below docs/ to content, of every page that is generated."""
-    return {
-        "contract.md": contract(library),
-        "log.schema.json": json.dumps(log_schema(), indent=2, ensure_ascii=False) + "\n",
-    }
+    pages = {page_of(library): contract(library) for library in libraries}
+    return pages | {"log.schema.json": json.dumps(log_schema(), indent=2, ensure_ascii=False) + "\n"}
 
 
-def outdated(library: Library, folder: Path) -> list[str]:
+def page_of(library: Library) -> str:
+    """The name of the page of a contract: contract.md for the first operation, with the operation's name for others."""
+    name = library.operation.operation
+    return "contract.md" if folder_of(name) == DEFAULT else f"contract-{folder_of(name).replace('_', '-')}.md"
+
+
+def outdated(libraries: Sequence[Library], folder: Path) -> list[str]:
     """The generated pages of a folder that are not what they would be now."""
-    pages = documents(library)
+    pages = documents(libraries)
     return [
         name
         for name, text in pages.items()

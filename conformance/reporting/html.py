@@ -21,18 +21,19 @@ from markupsafe import Markup
 
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, PerfRecord, ResultRecord, count
-from conformance.reporting import plots, table
+from conformance.reporting import groups, plots, table
 from conformance.reporting.documents import GROUNDS
 from conformance.reporting.plain import presentable
 from conformance.spec.case import Case, as_plain
 from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Clause, Operation
 
-LARGEST = 490_000  # bytes that a page should stay below
+LARGEST = 950_000  # bytes that a page should stay below
 # Failures that are drilled down into, failures that get a line, in all logs together, and whether cases that passed are
 # shown with what sets them apart; the first that fits is taken.
 ROOM = ((120, 600, True), (60, 300, True), (30, 100, True), (30, 100, False), (10, 30, False))
 SIGNS = {"pass": "✓", "quality-warning": "≈", "fail": "✗", "error": "‼", "unsupported": "○", "not-run": "·"}
+CAUSES = 12  # of the failures of a backend, above the matrix
 LONGEST = 300  # characters of one fact of a case
 Described = Mapping[str, Mapping[str, str]]  # case id to its facts
 
@@ -66,7 +67,8 @@ def _page(
     logs: Sequence[Log], operation: Operation, described: Described, details: int, lines: int, apart: bool
 ) -> str:
     columns = [
-        column(index, log, title) for index, (log, title) in enumerate(zip(logs, table.titles(logs), strict=True))
+        column(index, log, title, operation)
+        for index, (log, title) in enumerate(zip(logs, table.titles(logs), strict=True))
     ]
     wrong = [failures(c, operation, max(details, 1), max(lines, 1)) for c in columns]
     return (
@@ -103,11 +105,22 @@ class Column:
     verdict: str
     counts: Mapping[str, int]
     remarks: tuple[str, ...]  # why it is not the whole truth
+    overview: str = ""  # groups of clauses that fail and that pass
+    causes: tuple[groups.Group, ...] = ()  # of failures
 
 
-def column(index: int, log: Log, title: str) -> Column:
+def column(index: int, log: Log, title: str, operation: Operation) -> Column:
     """The column of a log."""
-    return Column(index, title, log, table.verdict_of(log), count(log.outcomes), tuple(remarks(log)))
+    return Column(
+        index,
+        title,
+        log,
+        table.verdict_of(log),
+        count(log.outcomes),
+        tuple(remarks(log)),
+        groups.overview(log, operation),
+        tuple(groups.groups(log)[:CAUSES]),
+    )
 
 
 def remarks(log: Log) -> Iterator[str]:
@@ -120,6 +133,7 @@ def remarks(log: Log) -> Iterator[str]:
         yield f"Not the whole library: {chosen or 'a selection of cases'}."
     for name, choice in head.readings.items():
         yield f"Reading of the contract: {name} = {choice}."
+    yield from table.omissions(log)
     yield from table.expectation_lines(log)
 
 

@@ -40,9 +40,22 @@ def folder_of(log: Log) -> str:
     return f"{file_name(log.header.backend.connect)}/{file_name(log.header.backend.version)}"
 
 
-def add(root: Path, source: Path) -> Path:
-    """Put a log into its folder, without what is of this machine alone. Gives the path of the published log."""
-    folder = root / folder_of(read_log(source))
+def add(root: Path, source: Path, taken: set[Path] | None = None) -> Path:
+    """Put a log into its folder, without what is of this machine alone. Gives the path of the published log.
+
+    With `taken`, the folders that were written to before, another log of the same backend and version gets a folder of
+    its own, and a published log that is of a later run is kept. Raises `UsageError` for that.
+    """
+    log = read_log(source)
+    folder = root / folder_of(log)
+    if taken is not None:
+        number = 2
+        while folder in taken:
+            folder = root / f"{folder_of(log)}_{number}"
+            number += 1
+        taken.add(folder)
+        if (folder / LOG).is_file() and (there := read_log(folder / LOG)).header.started > log.header.started:
+            raise UsageError(f"{source}: {folder / LOG} is of a later run ({there.header.started}), and is kept")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / LOG
     # Without a time, so that the same log is the same file.
@@ -115,7 +128,7 @@ def readme(entries: Sequence[Published], operation: Operation) -> str:
         (
             e.backend,
             e.log.header.backend.version,
-            f"[{e.verdict}]({e.folder}/report.html)",
+            e.verdict,
             e.cases,
             e.log.header.library,
             e.log.header.environment.get("cpu", ""),
@@ -127,7 +140,8 @@ def readme(entries: Sequence[Published], operation: Operation) -> str:
     heads = ["backend", "version", "verdict", "cases", "library", "CPU", "run on", ""]
     return (
         f"# Published reports of {operation.operation}\n\n"
-        "Written by `qsa-conformance publish`. [All backends side by side](latest.html).\n\n"
+        "Written by `qsa-conformance publish`. [All backends side by side](latest.html). The page of each backend is "
+        "built from its log: `qsa-conformance publish --render`.\n\n"
         + tabulate(rows, heads, tablefmt="github", disable_numparse=True)
         + "\n"
     )

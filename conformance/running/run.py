@@ -75,6 +75,7 @@ def header(
         seed=seed,
         shard=shard,
         full=full(library.operation),
+        own=library.own,
     )
 
 

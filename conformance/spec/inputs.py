@@ -58,7 +58,7 @@ def inputs_of(case: Case, operation: Operation, only: Collection[str] | None = N
         if port.name == operation.lengths and known.is_on(port):
             arrays[port.name] = length_array(case, known.lengths, known.new)
         elif known.is_on(port):
-            arrays[port.name] = _filled(port, known, arrays)
+            arrays[port.name] = exactly(_filled(port, known, arrays), port, known)
         elif not port.optional:
             arrays[port.name] = np.zeros((0,), dtype=dtype(known.type_of(port)))
     arrays = {port.name: arrays[port.name] for port in operation.ports if port.name in arrays}
@@ -68,6 +68,15 @@ def inputs_of(case: Case, operation: Operation, only: Collection[str] | None = N
         elif name in arrays:
             arrays[name] = _changed(arrays[name], change, case)
     return arrays
+
+
+def exactly(array: Array, port: Port, known: Geometry) -> Array:
+    """No more rows than a reading lets a caller hand over."""
+    for axis, size in enumerate(port.shape):
+        dim = known.operation.dims.get(str(size))
+        if dim and dim.exact:
+            array = np.ascontiguousarray(array[(slice(None),) * axis + (slice(0, known.of([dim.exact])[0]),)])
+    return array
 
 
 def length_array(case: Case, total: tuple[int, ...], new: int) -> Array:

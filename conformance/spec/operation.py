@@ -86,6 +86,7 @@ class Dim(Strict, frozen=True):
     default: Number
     draw: Range | None = None  # the default when there is none
     grows: bool = False
+    exact: str = ""  # the rows that are handed over, no more; set by a reading
 
     @property
     def follows(self) -> bool:
@@ -188,6 +189,7 @@ class Reading(Strict, frozen=True):
     without: dict[str, str] = {}  # alternative to the feature whose cases are not asked for under it
     ports: dict[str, dict[str, dict[str, str]]] = {}  # alternative to port to what changes: `reads`, `token`
     draws: dict[str, dict[str, dict[str, Scalar | str]]] = {}  # alternative to dimension to what changes in its `draw`
+    rows: dict[str, dict[str, str]] = {}  # alternative to dimension to the rows that are handed over of it, no more
     narrower: tuple[str, ...] = ()  # alternatives that hold the default too, and specify more
     by: Literal["values", "declaration"] = "values"  # how it shows which choice an implementation follows
 
@@ -371,11 +373,13 @@ class Operation(Strict, frozen=True, dict=True):
         """The operation as switched readings have it: rows of ports may mean something else."""
         changes: dict[str, dict[str, str]] = {}
         draws: dict[str, dict[str, Scalar | str]] = {}
+        exact: dict[str, str] = {}
         for reading in self.readings:
             chosen = readings.get(reading.name, reading.default)
             changes |= reading.ports.get(chosen, {})
             draws |= reading.draws.get(chosen, {})
-        if not changes and not draws:
+            exact |= reading.rows.get(chosen, {})
+        if not changes and not draws and not exact:
             return self
         ports = tuple(msgspec.structs.replace(port, **changes.get(port.name, {})) for port in self.ports)
         dims = {
@@ -384,12 +388,20 @@ class Operation(Strict, frozen=True, dict=True):
             else dim
             for name, dim in self.dims.items()
         }
+        dims |= {name: msgspec.structs.replace(dims[name], exact=text) for name, text in exact.items()}
         return msgspec.structs.replace(self, ports=ports, dims=dims)
 
     def oracle(self, attributes: Mapping[str, Scalar], readings: Mapping[str, str] | None = None) -> Reference:
         """The reference for these attributes; readings by name, defaults where not given."""
         module, _, factory = self.reference.partition(":")
-        made: Reference = getattr(importlib.import_module(module), factory)(attributes, dict(readings or {}))
+        try:
+            made: Reference = getattr(importlib.import_module(module), factory)(attributes, dict(readings or {}))
+        except (ImportError, AttributeError) as error:
+            if isinstance(error, ValueError) and module:
+                raise
+            raise UsageError(
+                f"the reference '{self.reference}' of {self.operation} cannot be loaded: {error}"
+            ) from None
         return made
 
     def closed(self, disabled: Sequence[str]) -> tuple[str, ...]:

@@ -104,8 +104,10 @@ def _grown(array: Array, shape: Sequence[Any], known: Geometry, start: int, end:
 
     cuts, call = [slice(None)] * array.ndim, _call(known.case, known.operation, start, end)
     for axis in follow:
+        exact = known.operation.dims[shape[axis]].exact
         more = spare(known.case, known.operation, shape[axis])
-        cuts[axis] = slice(0, max(call.dims[shape[axis]] + more, 0))
+        rows = Geometry(call, known.operation).of([exact])[0] if exact else max(call.dims[shape[axis]] + more, 0)
+        cuts[axis] = slice(0, rows)
     return np.ascontiguousarray(array[tuple(cuts)])
 
 

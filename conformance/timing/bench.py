@@ -172,7 +172,7 @@ class Result:
 
 def measure(connect: str, library: Library, clock: Callable[[], float] = time.perf_counter) -> Result:
     """Run the library on a backend, its log in a temporary folder. Raises `BackendError` and `Unsupported`."""
-    backend, info = usable(connect)
+    backend, info = usable(connect, operation=library.operation.operation)
     watch = Stopwatch(clock)
     plan = Plan(connect, library.cases, True)
     begin = time.process_time()

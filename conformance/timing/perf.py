@@ -89,7 +89,7 @@ def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) 
         if verdict not in FINE:
             raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
         return given
-    backend, info = usable(connect)
+    backend, info = usable(connect, operation=library.operation.operation)
     plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"})
     log = execute(plan, library, info, outcomes(plan, library, backend, info))
     if verdict_of(log) == "NOT CONFORMANT":
@@ -122,7 +122,7 @@ def copy_of(backends: Sequence[Backend], threads: int) -> Callable[[Array, Array
     return offering.plain_copy(threads) if offering else None
 
 
-def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, list[Contender]]]:
+def contenders(connects: Sequence[str], threads: int, operation: str = "") -> list[tuple[Backend, list[Contender]]]:
     """Every backend with its parts: those it returns from `timing_targets(threads)`, where it has that method.
 
     A part has `name`, `prepare` as a backend has it, and `moves`: whether it moves what the operation must move. Its
@@ -130,7 +130,7 @@ def contenders(connects: Sequence[str], threads: int) -> list[tuple[Backend, lis
     """
     found = []
     for connect in connects:
-        backend, info = usable(connect)
+        backend, info = usable(connect, operation=operation)
         all_of = [Contender(connect, connect, backend.prepare, info)]
         for part in backend.timing_targets(threads) if isinstance(backend, Divisible) else ():
             all_of.append(

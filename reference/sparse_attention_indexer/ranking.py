@@ -128,12 +128,16 @@ class Scores:
         V = scored.s.shape[1]
         return np.broadcast_to(self.duplicates(n, V), (len(scored.s), V))
 
+    def first_disordered(self, got: Array, scored: Scored) -> Array:
+        """ORD-1: the first place [R] that is out of descending order, -1 where none is."""
+        return selection.broken_order(got, scored, ties=self.op.readings.ties == "smaller")
+
     def _disordered(self, got: Array, scored: Scored) -> Array:
         if self.op.readings.order == "ascending":
             inside = np.arange(got.shape[1]) < scored.m[:, None]
             falls = (got[:, 1:] < got[:, :-1]) & inside[:, 1:]
             return np.asarray(falls.any(axis=1))
-        return np.asarray(selection.broken_order(got, scored) >= 0)
+        return np.asarray(self.first_disordered(got, scored) >= 0)
 
 
 def _pick(scored: Scored, at: Array) -> Scored:
@@ -177,7 +181,7 @@ class _Row:
         if self.scores._disordered(self.got, scored)[0]:
             if readings.order == "ascending":
                 return self._of("ORD-1", "the blocks are not in ascending order")
-            k = int(selection.broken_order(self.got, scored)[0])
+            k = int(self.scores.first_disordered(self.got, scored)[0])
             block = int(entries[k])
             text = (
                 f"block {block} at place {k} scores {scored.s[0, block]:.9g}, less than, or as much as and larger than"

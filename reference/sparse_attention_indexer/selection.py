@@ -79,7 +79,8 @@ def worst_pairs(scored: Scored, taken: Array, others: Array, error: Array) -> tu
     The share is (s[u] - s[a]) / (e[a] + e[u]), 0 where nothing is out of order; above 1 the row is wrong. `taken` and
     `others` are masks [R, V].
     """
-    high, low = scored.s + error, scored.s - error
+    with np.errstate(invalid="ignore"):  # what is not visible may be anything
+        high, low = scored.s + error, scored.s - error
     a = np.argmin(np.where(taken, high, np.inf), axis=1)
     u = np.argmax(np.where(others, low, -np.inf), axis=1)
     both = taken.any(axis=1) & others.any(axis=1)
@@ -105,10 +106,11 @@ def broken_ties(scored: Scored, taken: Array) -> Pairs:
     return Pairs(np.where(broken, last, -1), np.where(broken, first, -1))
 
 
-def broken_order(got: Array, scored: Scored) -> Array:
+def broken_order(got: Array, scored: Scored, *, ties: bool = True) -> Array:
     """ORD-1: the first place [R] whose block scores less than a later one, or as much as a later, smaller one; else -1.
 
-    Scores are compared within their errors, and as equal only where they are free of rounding.
+    Scores are compared within their errors, and as equal only where they are free of rounding; not at all without
+    `ties`.
     """
     width = min(got.shape[1], int(scored.m.max(initial=0)))
     if width < 2:
@@ -123,7 +125,7 @@ def broken_order(got: Array, scored: Scored) -> Array:
     broken[:, :-1] = (s + e)[:, :-1] < reach[:, 1:]
     # Of equal scores without errors the larger block must not stand before the smaller one. In a row that is in order
     # otherwise they follow each other among the exact scores.
-    for r in np.nonzero(((e == 0) & inside).sum(axis=1) > 1)[0]:
+    for r in np.nonzero(((e == 0) & inside).sum(axis=1) > 1)[0] if ties else ():
         at = np.nonzero((e[r] == 0) & inside[r])[0]
         same = s[r, at][1:] == s[r, at][:-1]
         broken[r, at[:-1]] |= same & (blocks[r, at][1:] < blocks[r, at][:-1])

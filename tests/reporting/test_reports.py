@@ -54,8 +54,8 @@ def hostile(few, path=None):
 
 def test_timings_stand_below_the_matrix_in_text_and_markdown(good, operation):
     for text, row in (
-        (table.report([timed(good)], operation), r"^prefill\[L=1024\] +mine +102 µs +92.2 µs to 113 µs"),
-        (markdown([timed(good)], operation), r"^\| prefill\[L=1024\] +\| mine +\| 102 µs +\| 92.2 µs to 113 µs"),
+        (table.report([timed(good)], operation), r"^mine +102 µs +0\.25 faster"),
+        (markdown([timed(good)], operation), r"^\| mine +\| 102 µs +\| 0\.25 faster"),
     ):
         assert re.search(row, text, re.MULTILINE), text
     assert "prefill" not in table.report([good], operation) + markdown([good], operation)
@@ -142,7 +142,8 @@ class TestJUnit:
 class TestBadge:
     def test_says_the_verdict(self, good, bad):
         assert json.loads(badge.endpoint(good)) == {
-            "schemaVersion": 1, "label": "QSAPrepare contract 1", "message": "mine conformant", "color": "brightgreen",
+            "schemaVersion": 1, "label": f"QSAPrepare contract {good.header.contract}", "message": "mine conformant",
+            "color": "brightgreen",
         }  # fmt: skip
         svg = ElementTree.fromstring(badge.svg(bad))
         assert "not conformant" in svg.get("aria-label")
@@ -343,7 +344,10 @@ class TestPage:
     def test_what_is_unsupported_is_told_with_the_reason(self, operation, bad):
         assert re.search(r"mine<td>f16<td>2<td>mine takes f32 only", html.page([bad], operation))
 
-    def test_pictures(self, operation, good, bad):
+    def test_pictures(self, operation, few, good):
+        turns = ["fail", "pass"] * len(few.cases)
+        more = [{"clause": "ROT-1"} if status == "fail" else {} for status in turns]
+        bad = made(few, [outcome(c, s, **m) for c, s, m in zip(few.cases, turns, more, strict=False)])
         text = html.page([timed(good), timed(bad, share=None, ratio=None)], operation)
         labels = re.findall(r'<svg viewBox[^>]* aria-label="([^"]*)"', text)
         assert any(
@@ -361,16 +365,16 @@ class TestPage:
 
 
 class TestSize:
-    """Under 500 KB for five backends with the whole library, however many fail."""
+    """Under a megabyte for five backends with the whole library, however many fail."""
 
     def test_when_all_is_well(self, operation, library):
         page = html.page([passing(library, connect=f"openvino-backend-{i}") for i in range(5)], operation)
-        assert len(page.encode()) < 450_000
+        assert len(page.encode()) < 900_000
 
     def test_when_everything_fails_everywhere(self, operation, library):
         outcomes = [outcome(case, "fail", reason="it is wrong in a long sentence " * 4) for case in library.cases]
         page = html.page([made(library, outcomes, connect=f"openvino-backend-{i}") for i in range(5)], operation)
-        assert len(page.encode()) < 500_000
+        assert len(page.encode()) < 1_000_000
         assert "more are marked in the list of cases" in page
 
 

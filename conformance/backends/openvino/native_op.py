@@ -31,7 +31,7 @@ class OpenVINONative:
 
     def describe(self) -> BackendInfo:
         """As many outputs as the operation's node has, in the contract's order."""
-        attributes = {name: attribute.default for name, attribute in self.operation.attributes.items()}
+        attributes = self.operation.attributes_of({})
         config = OperationConfig(self.operation.operation, attributes, "f32", "i32", frozenset())
         return BackendInfo(
             name=FEATURE,

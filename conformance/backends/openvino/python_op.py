@@ -152,7 +152,7 @@ def infer(
             continue
         for expression, dimension in zip(port.shape, shape, strict=True):
             free = dimension.is_static and expression in operation.dims
-            if free and symbols.setdefault(expression, dimension.get_length()) != dimension.get_length():
+            if free and symbols.setdefault(str(expression), dimension.get_length()) != dimension.get_length():
                 raise Rejected("shape", "prepare", (port.name,))
     return [
         (

@@ -23,7 +23,7 @@ import numpy as np
 from conformance.backends.embedded import names
 from conformance.backends.plugin import messages
 from conformance.backends.plugin.arrays import Area, array_on, next_offset, overwrite
-from conformance.backends.plugin.process import MIB, Child, Limits
+from conformance.backends.plugin.process import Child, Limits, allowed
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported
 from conformance.errors import BackendError, Lost
 from conformance.judging import border
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 STARTUP = 600.0  # seconds until a bundled backend is there: it may build itself first
 LANES = 8  # calls at the same time
-LEAST = 256 * MIB  # bytes of outputs that a call may always return
-TIMES = 16  # ... and how many times the bytes of its inputs
 # The path is ours, so that the process finds what we find; as a module name would, under -m, not.
 BOOT = "import sys; sys.path[:] = {path!r}; from conformance.backends.plugin.isolated_worker import main; main()"
 
@@ -201,7 +199,7 @@ class House:
             for name in answer.reshaped:
                 if name in inputs and inputs[name].ndim:
                     inputs[name].shape = (1, *inputs[name].shape)  # it is not any more what it was
-            most = min(self.limits.memory, max(LEAST, TIMES * offset))
+            most = allowed(self.limits.memory, offset)
             return {one.name: self._output(one, area, most) for one in answer.outputs}
 
     def _output(self, one: messages.Output, area: Area, most: int) -> Any:

@@ -35,6 +35,9 @@ GRACE = 2.0  # seconds a child gets to end by itself once its input is closed
 SWEEPS = 5  # times that what a child has started is looked for, as it may be starting more meanwhile
 MARK = "QSA_CONFORMANCE_CHILD"  # in the environment of a child and of all that it starts
 
+LEAST = 256 * MIB  # bytes of outputs that a call may always return
+TIMES = 16  # ... and how many times the bytes of its inputs
+
 _numbers = itertools.count(1)
 
 
@@ -46,6 +49,11 @@ class Limits:
     memory: int = 4096 * MIB  # bytes resident in the child and in what it started
     output: int = 16 * MIB  # bytes of noise: of what it writes that is not an answer
     answer: int = 64 * MIB  # bytes of the answer
+
+
+def allowed(memory: int, inputs: int) -> int:
+    """Bytes of outputs that are taken for a call with so many bytes of inputs, before any memory is given for them."""
+    return min(memory, max(LEAST, TIMES * inputs))
 
 
 class Channel:

@@ -23,7 +23,7 @@ import numpy as np
 
 from conformance import __version__
 from conformance.backends.plugin import wire
-from conformance.backends.plugin.process import Child, Limits
+from conformance.backends.plugin.process import Child, Limits, allowed
 from conformance.backends.plugin.wire import ProtocolError
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, Unsupported
 from conformance.errors import BackendError, Lost
@@ -151,15 +151,16 @@ class CommandSession:
                 for name, array in inputs.items()
             }
             answer = self._backend.ask(wire.Run(id=number, session=self._number, inputs=tensors), wire.Done)
-            outputs = {name: self._array(name, tensor) for name, tensor in answer.outputs.items()}
+            most = allowed(self._backend.limits.memory, sum(array.nbytes for array in inputs.values()))
+            outputs = {name: self._array(name, tensor, most) for name, tensor in answer.outputs.items()}
             for name, tensor in tensors.items():
                 if isinstance(tensor.file, str):
-                    _take_back(directory / tensor.file, inputs[name])
+                    _take_back(name, directory / tensor.file, inputs[name])
             return outputs
 
-    def _array(self, name: str, tensor: wire.Tensor) -> Array:
+    def _array(self, name: str, tensor: wire.Tensor, most: int) -> Array:
         try:
-            return wire.to_array(tensor, self._plugin.directory.path, delete=True)
+            return wire.to_array(tensor, self._plugin.directory.path, delete=True, most=most)
         except ProtocolError as error:
             raise ProtocolError(f"output '{name}' {error}") from None
 
@@ -171,12 +172,20 @@ class CommandSession:
                 self._backend.ask(release, wire.Released)
 
 
-def _take_back(path: Path, array: Array) -> None:
-    """Remove an input's file; what the plug-in wrote into it goes into the array, where the caller sees it (PLG-2)."""
-    now, before = np.fromfile(path, np.uint8), wire.as_bytes(array)
+def _take_back(name: str, path: Path, array: Array) -> None:
+    """Remove an input's file; what the plug-in wrote into it goes into the array, where the caller sees it (PLG-2).
+
+    A file of another size was written to in any case. Raises `ProtocolError` when there is something else in its place.
+    """
+    before = wire.as_bytes(array)
+    try:
+        data, size = wire.contents(path, before.size)
+        path.unlink()
+    except OSError as error:
+        raise ProtocolError(f"leaves the file of input '{name}' unreadable: {error.strerror or error}") from None
+    now = np.frombuffer(data, np.uint8) if size == before.size else ~before
     if not np.array_equal(now, before):
-        array[...] = np.resize(now, before.shape).view(array.dtype).reshape(array.shape)
-    path.unlink()
+        array[...] = now.view(array.dtype).reshape(array.shape)
 
 
 def raised(answer: wire.AnyAnswer, request: wire.Request) -> Exception:

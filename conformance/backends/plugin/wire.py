@@ -6,7 +6,10 @@ The structs are the definition; the JSON Schemas under docs/schemas/backend-prot
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -18,6 +21,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.errors import plain
 from conformance.spec.types import dtype, name_of
 
 if TYPE_CHECKING:
@@ -258,35 +262,63 @@ def to_tensor(array: Array, directory: Path, name: str, inline: int = INLINE) ->
     return Tensor(kind, array.shape, file=name)
 
 
-def to_array(tensor: Tensor, directory: Path, *, delete: bool = False) -> Array:
-    """The array of a tensor, fresh and writable. Raises `ProtocolError` when data, shape and type do not agree."""
+def to_array(tensor: Tensor, directory: Path, *, delete: bool = False, most: int | None = None) -> Array:
+    """The array of a tensor, fresh and writable.
+
+    Raises `ProtocolError` when data, shape and type do not agree, or take more than `most` bytes, before any memory is
+    taken for them.
+    """
     kind = dtype(tensor.type)
     size = math.prod(tensor.shape) * kind.itemsize
     if isinstance(tensor.data, bytes) == isinstance(tensor.file, str):
         raise ProtocolError("has to have either data or a file")
+    if most is not None and size > most:
+        raise ProtocolError(f"has {size:,} bytes of elements; at most {most:,} are taken")
     if isinstance(tensor.file, str):
-        data = _contents(tensor.file, directory, delete=delete)
+        data, there = _contents(tensor.file, directory, size, delete=delete)
     else:
         data = bytearray(tensor.data or b"")
-    if len(data) != size:
+        there = len(data)
+    if there != size:
         what = f"type {tensor.type} and shape {list(tensor.shape)}"
-        raise ProtocolError(f"has {len(data)} bytes of elements, where {what} take {size}")
+        raise ProtocolError(f"has {there} bytes of elements, where {what} take {size}")
     return np.frombuffer(data, kind).reshape(tensor.shape)
 
 
-def _contents(name: str, directory: Path, *, delete: bool) -> bytearray:
-    if Path(name).name != name:
-        raise ProtocolError(f"names the file '{name}', which is no plain name in the directory of hello")
+def _contents(name: str, directory: Path, size: int, *, delete: bool) -> tuple[bytearray, int]:
+    if Path(name).name != name or "\0" in name:
+        raise ProtocolError(f"names the file '{plain(name)}', which is not a plain name in the directory of hello")
     path = directory / name
     try:
-        data = bytearray(path.stat().st_size)
-        with path.open("rb") as file:
-            file.readinto(data)
+        data, there = contents(path, size)
+        if delete:
+            path.unlink()
     except OSError as error:
-        raise ProtocolError(f"names the file '{name}', which cannot be read: {error.strerror}") from None
-    if delete:
-        path.unlink()
-    return data
+        reason = error.strerror or str(error)
+        raise ProtocolError(f"names the file '{plain(name)}', which cannot be read: {reason}") from None
+    return data, there
+
+
+def contents(path: Path, size: int) -> tuple[bytearray, int]:
+    """The bytes of a file of the other side when it has this size, else none; and its size.
+
+    Raises `OSError` for what is not a regular file: a link is not followed, and a pipe or a device not waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if status.st_size != size:
+            return bytearray(), status.st_size
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            got = file.readinto(view[at:])
+            if not got:
+                raise OSError(errno.EIO, "it became shorter while it was read")
+            at += got
+        return data, size
 
 
 def as_bytes(array: Array) -> Array:

@@ -245,12 +245,11 @@ class OwnOutputs(QSAPrepare):
 
     output, port = "present_incomplete_raw_keys", "past_incomplete_raw_keys"
     latest: Array | None = None
-    content: Array | None = None
 
     def run(self, inputs: Mapping[str, Array]) -> Outputs:
         back = self.latest is not None and inputs[self.port] is self.latest
         out = self.answer(inputs, back=back)
-        self.latest, self.content = out[self.output], out[self.output].copy()
+        self.latest = out[self.output]
         return out
 
     def answer(self, inputs: Mapping[str, Array], *, back: bool) -> Outputs:
@@ -296,12 +295,3 @@ class OwnKeysExtended(OwnOutputs):
             self.room[:, 0] = keys[:, -1]  # the rows come round
         out[self.output] = self.room[:, :B]
         return out
-
-
-@fault("F328c", "Of a state that comes back as the very array the instance's own copy is used.", "PLG-1 PLG-5",
-       "unslothai/llama.cpp#143")  # fmt: skip
-class OwnStateRemembered(OwnOutputs):
-    def answer(self, inputs: Mapping[str, Array], *, back: bool) -> Outputs:
-        if back and self.content is not None:
-            inputs = {**inputs, self.port: self.content}
-        return self.plain(inputs)

@@ -46,7 +46,7 @@ def memory(array: Array, strides: Sequence[int], shift: int = 0) -> Array:
     for axis, (count, step) in enumerate(zip(array.shape, strides, strict=True)):
         places = places + (np.arange(count) * step).reshape(-1, *(1,) * (array.ndim - 1 - axis))
     inside = (places >= 0) & (places <= high - low - size)
-    everything = np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), dtype=np.uint8)
+    everything = np.ctypeslib.as_array((ctypes.c_ubyte * (high - low)).from_address(low))
     taken = everything[np.where(inside, places, 0)[..., None] + np.arange(size)]
     found: Array = np.ascontiguousarray(taken).view(array.dtype).reshape(array.shape)
     found[~inside] = 0

@@ -61,7 +61,7 @@ class MeanTruncated(QSAPrepare):
             return np.asarray(cut / self.root(self.mean_square(m)) * weight)
 
 
-@fault("F380r", "In bf16 the reciprocal of the width is rounded to bf16.", "NUM-4 NUM-1", "amd/IRON#139", types="bf16")
+@fault("F380r", "In bf16 the reciprocal of the width is rounded to bf16.", "NUM-4", "amd/IRON#139", types="bf16")
 class WidthReciprocalInBrainFloat(MeanTruncated):
     def normalize(self, m: Array, weight: Array) -> Array:
         if self.kind != BF16:

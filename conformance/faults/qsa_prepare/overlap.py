@@ -43,13 +43,13 @@ class Overlapping(Faulty):
 
 
 class SharedScratch(Overlapping):
-    """Gathers the keys in memory that requests with the same `place` share."""
+    """Gathers the keys in memory that requests with the same `slot` share."""
 
     def members(self, call: Call, n: Array, b: Array) -> Array:
         own = super().members(call, n, b)
         scratch: dict[Hashable, Array] = self.process.setdefault("scratch", {})
         with self.under_way() as number:
-            key = self.place(number, own)
+            key = self.slot(number, own)
             scratch[key] = own
             self.meet()
             found = scratch[key]
@@ -61,28 +61,28 @@ class SharedScratch(Overlapping):
             own[:rows] = found[:rows]
         return own
 
-    def place(self, number: int, own: Array) -> Hashable:
+    def slot(self, number: int, own: Array) -> Hashable:
         raise NotImplementedError
 
 
 @fault("F330", "There is scratch memory for two requests; a third one shares that of the first.", "PLG-1",
        "sgl-project/sglang#35494")  # fmt: skip
 class ScratchForTwo(SharedScratch):
-    def place(self, number: int, own: Array) -> Hashable:
+    def slot(self, number: int, own: Array) -> Hashable:
         return number % 2
 
 
 @fault("F330f", "There is scratch memory for four requests; a fifth one shares that of the first.", "PLG-1",
        "sgl-project/sglang#35494")  # fmt: skip
 class ScratchForFour(SharedScratch):
-    def place(self, number: int, own: Array) -> Hashable:
+    def slot(self, number: int, own: Array) -> Hashable:
         return number % 4
 
 
 @fault("F331", "Instances of one block size and epsilon share their scratch memory.", "PLG-1",
        "ggml-org/ggml#1519")  # fmt: skip
 class ScratchByConfiguration(SharedScratch):
-    def place(self, number: int, own: Array) -> Hashable:
+    def slot(self, number: int, own: Array) -> Hashable:
         return self.r, self.epsilon
 
 

@@ -27,7 +27,7 @@ class WideTail(QSAPrepare):
        "ggml-org/llama.cpp#26708")  # fmt: skip
 class SquaresOfRegisters(QSAPrepare):
     def mean_square(self, m: Array) -> Array:
-        return super().mean_square(m[:, :1024]) * min(1, 1024 / max(m.shape[1], 1))
+        return np.asarray(super().mean_square(m[:, :1024]) * min(1, 1024 / max(m.shape[1], 1)))
 
 
 @fault("F340t", "Of a rotary width above 256 only the first 128 pairs are rotated.", "ROT-1", "vllm-project/vllm#43676")

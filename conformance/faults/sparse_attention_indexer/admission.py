@@ -213,7 +213,8 @@ class ExactKeys(Admission):
 class ShortLengthsRefused(Admission):
     def call(self, config: OperationConfig, inputs: Inputs) -> Inputs:
         accepted = super().call(config, inputs)
-        if min(inputs["key_length"].tolist(), default=0) < inputs["index_query"].shape[2]:
+        N, _, L, _ = inputs["index_query"].shape
+        if N and min(inputs["key_length"].tolist()) < L:
             raise Rejected("value", "call", ("key_length",))
         return accepted
 

@@ -221,7 +221,7 @@ class EqualScoresOnce(SparseAttentionIndexer):
         return np.take_along_axis(order, np.argsort(again, axis=2, kind="stable"), axis=2)
 
 
-@fault("I159", "While the context fits into the budget the blocks 0, 1, 2... are given, one too many.", "CNT-1 VIS-1",
+@fault("I159", "While the context fits into the budget the blocks from 0 on are given, one too many.", "CNT-1 VIS-1",
        "kekzl/imp#2072")  # fmt: skip
 class ShortcutBelowBudget(SparseAttentionIndexer):
     def selected(self, call: Call) -> Array:

@@ -78,7 +78,7 @@ struct Rules {
     }
 };
 
-// One dimension as several ports state it. The first is taken as right unless three others agree against it.
+// One dimension as several ports state it. The first is taken as right unless all others, two at least, agree against it.
 class Agreement {
 public:
     Agreement(const Rules& rules, const char* symbol) : m_rules(rules), m_symbol(symbol) {}
@@ -108,7 +108,7 @@ private:
         for (const Claim& claim : m_claims)
             if (!claim.value.compatible(first.value)) others.push_back(claim);
         const bool against_first =
-            others.size() >= 3 && others.size() + 1 == m_claims.size() &&
+            others.size() >= 2 && others.size() + 1 == m_claims.size() &&
             std::all_of(others.begin(), others.end(),
                         [&](const Claim& claim) { return claim.value.compatible(others.front().value); });
         if (against_first) say({first.port}, first.value, others.front());
