@@ -227,7 +227,10 @@ def neutral(scene: Scene, relation: Relation) -> None:
         on[name] = np.broadcast_to(neutral, array.shape).copy()
         if mask is not None:
             on[name][~mask] = array[~mask]
-        off[name] = np.zeros((0,), dtype=array.dtype)
+        if scene.operation.port[name].optional:
+            del off[name]
+        else:
+            off[name] = np.zeros((0,), dtype=array.dtype)
     disabled = tuple(sorted({*scene.case.disabled, *relation.features}))
     case = msgspec.structs.replace(scene.case, disabled=disabled)
     session = scene.other_session(case)
