@@ -295,3 +295,16 @@ class OwnKeysExtended(OwnOutputs):
             self.room[:, 0] = keys[:, -1]  # the rows come round
         out[self.output] = self.room[:, :B]
         return out
+
+
+@fault("F328c", "Of a state that comes back as the very array the instance's own copy is used.", "PLG-1 PLG-5",
+       "unslothai/llama.cpp#143")  # fmt: skip
+class OwnStateRemembered(OwnOutputs):
+    content: Array | None = None
+
+    def answer(self, inputs: Mapping[str, Array], *, back: bool) -> Outputs:
+        if back and self.content is not None:
+            inputs = {**inputs, self.port: self.content}
+        out = self.plain(inputs)
+        self.content = out[self.output].copy()
+        return out
