@@ -304,7 +304,7 @@ class DoubledLengths(QSAPrepare):
 @fault("F345s", "A division by r is a multiplication by 1/r in f32.", "LEN-1 BLK-2", "sgl-project/sglang#40337")
 class DivisionByReciprocal(LengthArithmetic):
     def finished(self, S: Array, call: Call) -> Array:
-        return np.floor(S.astype(np.float32) * (np.float32(1) / np.float32(self.r)))
+        return np.asarray(np.floor(S.astype(np.float32) * (np.float32(1) / np.float32(self.r))))
 
 
 @fault("F345w", "Lengths in i64 keep 24 bits.", "LEN-1 LEN-4")
