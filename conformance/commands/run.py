@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from conformance.backends.connect import usable
+from conformance.backends.connect import operations_of, usable
 from conformance.backends.embedded import names
 from conformance.backends.protocol import Unsupported, close
 from conformance.commands.options import (
@@ -23,6 +24,7 @@ from conformance.commands.options import (
 )
 from conformance.errors import BackendError, UsageError, plural
 from conformance.judging.engine import Outcome
+from conformance.library.operations import DEFAULT, load_operation, operations
 from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.record import latest
@@ -35,6 +37,7 @@ from conformance.reporting.groups import SHOWN_GROUPS, groups
 from conformance.reporting.plain import clean, line
 from conformance.reporting.progress import progress, steps
 from conformance.running.isolation import Isolation, Running, running
+from conformance.running.replay import PREFIX
 from conformance.running.resume import check_same, take_up
 from conformance.running.run import Plan, execute
 
@@ -65,7 +68,53 @@ from conformance.running.run import Plan, execute
               help="Groups of failures to print in full.")  # fmt: skip
 @click.option("--output-format", type=click.Choice(["text", "github"]), default="text", show_default=True,
               help="Besides the text, annotations of GitHub Actions.")  # fmt: skip
-def command(
+def command(libraries: LibraryChoice, backends: tuple[str, ...], resume: tuple[Path, ...], **options: Any) -> int:
+    """Run the library; print clauses by backends, and at the end the verdict, the failures by cause, the next command.
+
+    Without -b every backend that this machine can run is run, without --operation every operation that a backend
+    serves, one matrix each. One case, by --case on its own, is shown close up: the
+    call that goes wrong, its inputs, what came back and what was due.
+
+    Exit code 0: all conformant, wholly or in part (PARTIAL), or, with expectations, as expected; 1: not; 2: wrong
+    usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
+    """
+    named = [libraries.operation] if libraries.operation else []
+    codes: list[int] = []
+    refused: list[UsageError] = []
+    for one in named or operations_wanted(backends, resume, options["from_log"]):
+        mine = tuple(path for path in resume if read_log(path).header.operation == one)
+        serving = backends if named else tuple(text for text in backends if one in served_by(text, one))
+        try:
+            codes.append(run_operation(replace(libraries, operation=one), backends=serving, resume=mine, **options))
+        except UsageError as error:  # a case, a clause or a word that only another operation has
+            refused.append(error)
+    if not codes:
+        raise refused[0]
+    return next(code for code in (2, 1, 3, 4, 0) if code in codes)
+
+
+def operations_wanted(backends: Sequence[str], resume: Sequence[Path], from_log: Path | None) -> list[str]:
+    """The operations that the logs are of or that the backends serve; those of the library where none is named."""
+    logs = [*resume, *([from_log] if from_log else ())]
+    if logs:
+        return list(dict.fromkeys(read_log(path).header.operation for path in logs))
+    known = [load_operation(folder).operation for folder in operations()]
+    default = load_operation(DEFAULT).operation
+    served = {name for connect in backends for name in served_by(connect, default)}
+    return ([name for name in known if name in served] or [default]) if backends else known
+
+
+def served_by(connect: str, otherwise: str) -> Sequence[str]:
+    """The operations that a backend serves; `otherwise` for one that cannot say so, which is told when it is run."""
+    try:
+        if connect.startswith(PREFIX):
+            return (read_log(Path(connect.removeprefix(PREFIX))).header.operation,)
+        return operations_of(connect)
+    except (BackendError, Unsupported, UsageError):
+        return (otherwise,)
+
+
+def run_operation(
     libraries: LibraryChoice,
     backends: tuple[str, ...],
     expression: str,
@@ -87,14 +136,7 @@ def command(
     show: int,
     output_format: str,
 ) -> int:
-    """Run the library; print clauses by backends, and at the end the verdict, the failures by cause, the next command.
-
-    Without -b every backend that this machine can run is run. One case, by --case on its own, is shown close up: the
-    call that goes wrong, its inputs, what came back and what was due.
-
-    Exit code 0: all conformant, wholly or in part (PARTIAL), or, with expectations, as expected; 1: not; 2: wrong
-    usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
-    """
+    """One operation on the backends that serve it: the matrix, the failures, the logs."""
     library = source = libraries.load()
     check_folder(output)
     filters = {"-k": expression, "--clause": " ".join(clauses), "--level": level, "--case": " ".join(ids)}
