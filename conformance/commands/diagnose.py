@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from conformance.commands.options import POSITIVE
+from conformance.commands.options import POSITIVE, operation_option
 
 
 @click.command("diagnose")
 @click.option("-b", "--backend", "connect", required=True, metavar="CONNECT", help="Backend to diagnose.")
 @click.option("--case", "ids", multiple=True, metavar="ID", help="A case that fails, besides the probes; repeatable.")
 @click.option("--seconds", type=POSITIVE, default=120, show_default=True, help="Time for trying suspects.")
-def command(connect: str, ids: tuple[str, ...], seconds: float) -> int:
+@operation_option
+def command(connect: str, ids: tuple[str, ...], seconds: float, operation: str) -> int:
     """Run the fewest cases that tell all known mistakes apart, then say which of them the backend makes.
 
     Exit code 0 when nothing fails, 1 when something does, explained or not.
@@ -21,7 +22,7 @@ def command(connect: str, ids: tuple[str, ...], seconds: float) -> int:
     from conformance.library.reading import load_library
     from conformance.reporting.progress import steps
 
-    library = load_library()
+    library = load_library(operation)
     failing = [library.find(name) for name in ids]
     backend, info = usable(connect, operation=library.operation.operation)
     cases = [case for case in probes(library) if case.element_type in info.element_types]

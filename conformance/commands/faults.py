@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from conformance.commands.options import operation_option
+
 if TYPE_CHECKING:
     from conformance.faults.entry import Entry
     from conformance.faults.matrix import Matrix
@@ -28,8 +30,17 @@ SHOWN = 12
 @click.option("--list", "listing", is_flag=True, help="List the catalogue and run nothing.")
 @click.option("--probes", is_flag=True, help="Work out the fewest cases that tell all mistakes apart, and keep them.")
 @click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
+@operation_option
 def command(
-    expression: str, form: str, fast: bool, jobs: int | None, scheduler: str, listing: bool, probes: bool, show: int
+    expression: str,
+    form: str,
+    fast: bool,
+    jobs: int | None,
+    scheduler: str,
+    listing: bool,
+    probes: bool,
+    show: int,
+    operation: str,
 ) -> int:
     """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
 
@@ -41,10 +52,10 @@ def command(
     from conformance.running.place import cores
 
     if probes:
-        return work_out()
-    library = None if listing else load_library()
-    entries = chosen(expression, library.operation.operation if library else None)
-    if library is None:
+        return work_out(operation)
+    library = load_library(operation)
+    entries = chosen(expression, library.operation.operation)
+    if listing:
         click.echo(catalogue_json(entries) if form == "json" else catalogue_table(entries))
         return 0
     started = time.perf_counter()
@@ -61,13 +72,13 @@ def command(
     return 0 if found.good else 1
 
 
-def work_out() -> int:
+def work_out(operation: str) -> int:
     """The discriminating set for `diagnose`, worked out again."""
     from conformance.failures.diagnose import probes_path, work_out_probes
     from conformance.library.reading import load_library
     from conformance.reporting.progress import steps
 
-    library = load_library()
+    library = load_library(operation)
     with steps("finding probes") as advance:
         found = work_out_probes(library, advance)
     click.echo(f"{len(found.cases)} cases in {probes_path(library.operation)}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.commands.options import POSITIVE, isolation_options, reading_options
+from conformance.commands.options import POSITIVE, isolation_options, operation_option, reading_options
 
 if TYPE_CHECKING:
     from conformance.fuzzing.campaign import Campaign, Ledger
@@ -47,6 +47,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 @click.option("--fresh", is_flag=True, help="Do not begin with what failed in earlier campaigns, and save nothing.")
 @click.option("--wear", "worn", type=click.IntRange(1), metavar="N",
               help="Call one session N times with few shapes instead (100000), and look for change.")  # fmt: skip
+@operation_option
 @isolation_options
 @reading_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the log.")
@@ -59,6 +60,7 @@ def command(
     shard: tuple[int, int],
     fresh: bool,
     worn: int | None,
+    operation: str,
     isolation: Isolation,
     readings: dict[str, str],
     output: Path | None,
@@ -77,7 +79,7 @@ def command(
         spread = isolation.isolate or isolation.jobs > 1 or isolation.scheduler
         if examples or seconds or readings or output or spread:
             raise UsageError("--wear calls one session in this process: give it a backend and a seed only")
-        return wear(connect, worn, secrets.randbelow(1 << 32) if seed is None else seed)
+        return wear(connect, worn, secrets.randbelow(1 << 32) if seed is None else seed, operation)
     campaign = Campaign(
         connect,
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
@@ -87,6 +89,7 @@ def command(
         keep_going=keep_going,
         readings=readings,
         isolation=isolation,
+        operation=operation,
     )
     if campaign.examples and not campaign.planned:
         from conformance.fuzzing.rounds import ROUND
@@ -97,13 +100,13 @@ def command(
     return run(campaign, None if fresh else connect, output)
 
 
-def wear(connect: str, calls: int, seed: int) -> int:
+def wear(connect: str, calls: int, seed: int, name: str) -> int:
     """Wear one session of a backend, and say whether its answers changed."""
     from conformance.backends.connect import usable
     from conformance.fuzzing import wear as worn
     from conformance.library.operations import load_operation
 
-    operation = load_operation()
+    operation = load_operation(name)
     backend, info = usable(connect, operation=operation.operation)
     result = worn.wear(operation, backend, info, calls=calls, seed=seed)
     rate = f"{result.calls / result.seconds:,.0f} a second" if result.seconds else "none worn"
@@ -113,7 +116,8 @@ def wear(connect: str, calls: int, seed: int) -> int:
         return 0
     at = f"call {result.call:,} of {calls:,}, " if result.call else ""
     click.echo(f"{at}{result.case}: {result.reason}")
-    click.echo(f"to repeat: qsa-conformance fuzz -b {shlex.quote(connect)} --wear {calls} --seed {seed}")
+    asked = f"--wear {calls} --seed {seed}{named(name)}"
+    click.echo(f"to repeat: qsa-conformance fuzz -b {shlex.quote(connect)} {asked}")
     return 1
 
 
@@ -126,7 +130,7 @@ def run(campaign: Campaign, saved: str | None, folder: Path | None) -> int:
     from conformance.running.cases import Setup
     from conformance.running.place import place
 
-    library = load_library()
+    library = load_library(campaign.operation)
     path = log_path(folder or cache(), campaign, file_name(campaign.connect))
     isolation = replace(campaign.isolation, jobs=campaign.isolation.jobs or 1)
     setup = Setup(campaign.connect, campaign.readings, library.operation, isolation.limits, isolation.isolate)
@@ -135,7 +139,7 @@ def run(campaign: Campaign, saved: str | None, folder: Path | None) -> int:
         with LogWriter(path) as writer, progress(campaign) as watch, interrupted_by_termination():
             path = writer.path or path
             writer.write(head)
-            store = Saved(saved) if saved else None
+            store = Saved(f"{saved} for {library.operation.operation}") if saved else None
             ledger = Ledger(campaign, library.operation, writer, store, watch)
             try:
                 conduct(campaign, there, ledger)
@@ -150,6 +154,13 @@ def run(campaign: Campaign, saved: str | None, folder: Path | None) -> int:
     if ledger.findings:
         return 1
     return 0 if finished else 4
+
+
+def named(operation: str) -> str:
+    """The option that names an operation, where it is not the default."""
+    from conformance.library.operations import DEFAULT
+
+    return "" if operation == DEFAULT else f" --operation {shlex.quote(operation)}"
 
 
 def explanations(library: Library, campaign: Campaign, setup: Setup, there: Place, ledger: Ledger) -> Mapping[str, str]:
@@ -243,6 +254,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         again += f" --shard {head.shard}"
     if campaign.keep_going:
         again += " --keep-going"
+    again += named(campaign.operation)
     click.echo(f"\nlog: {path}\nagain: {again}")
 
 

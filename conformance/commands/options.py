@@ -60,6 +60,7 @@ def operation_option(function: Command) -> Command:
         "--operation",
         default="qsa_prepare",
         metavar="NAME",
+        is_eager=True,
         show_default=True,
         help="Operation, by its name or its folder in the library.",
     )(function)
@@ -146,7 +147,7 @@ def isolation_options(function: Command) -> Command:
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     if not value:
         return {}
-    from conformance.library.operations import load_operation
+    from conformance.library.operations import DEFAULT, load_operation
     from conformance.spec.operation import chosen_readings
 
-    return chosen_readings(load_operation(), value)
+    return chosen_readings(load_operation(ctx.params.get("operation") or DEFAULT), value)

@@ -27,7 +27,8 @@ def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
 
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")
-    text = script(recorded(log, case_id), load_operation(), function)
+    found = recorded(log, case_id)
+    text = script(found, load_operation(found.log.header.operation), function)
     if output is None:
         click.echo(text, nl=False)
         return 0

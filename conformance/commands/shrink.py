@@ -43,7 +43,7 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     found = recorded(log, case_id)
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")
-    operation = load_operation()
+    operation = load_operation(found.log.header.operation)
     setup = Setup(
         connect or found.connect, dict(found.log.header.readings), operation, isolate=bool(found.outcome.lost)
     )
@@ -105,7 +105,7 @@ def write(path: Path, found: Recorded, connect: str, here: CaseBench, case: Case
     from conformance.running.run import Plan, header
     from conformance.spec.case import summary
 
-    library = load_library()
+    library = load_library(found.log.header.operation)
     plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.setup.readings)
     head = header(plan, library, here.info, more=here.ready.environment, seed=found.log.header.seed)
     outcome = here.run(case)

@@ -20,6 +20,7 @@ from conformance.backends.plugin.process import Limits
 from conformance.errors import BackendError, Lost
 from conformance.fuzzing.rounds import FAILED, ROUND, Example, Findings, Source, all_rounds, play, rounds
 from conformance.judging.outcome import Outcome
+from conformance.library.operations import DEFAULT
 from conformance.record.kept import Saved
 from conformance.record.log import CaseRecord, Footer, Header, Log, LogWriter, ResultRecord, count, verdict
 from conformance.running.cases import CaseBench, Setup, process_limits
@@ -42,6 +43,7 @@ class Campaign:
     keep_going: bool = False
     readings: dict[str, str] = field(default_factory=dict)
     isolation: Isolation = field(default_factory=Isolation)
+    operation: str = DEFAULT
 
     def orders(self) -> Iterator[Order]:
         """The rounds of this shard."""
