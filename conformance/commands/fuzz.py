@@ -158,9 +158,9 @@ def run(campaign: Campaign, saved: str | None, folder: Path | None) -> int:
 
 def named(operation: str) -> str:
     """The option that names an operation, where it is not the default."""
-    from conformance.library.operations import DEFAULT
+    from conformance.reporting.repeating import operation_option
 
-    return "" if operation == DEFAULT else f" --operation {shlex.quote(operation)}"
+    return operation_option(operation)
 
 
 def explanations(library: Library, campaign: Campaign, setup: Setup, there: Place, ledger: Ledger) -> Mapping[str, str]:

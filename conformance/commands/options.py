@@ -90,7 +90,8 @@ class LibraryChoice:
 def library_options(function: Command) -> Command:
     """--operation, --library and --no-bundled, handed over together as `libraries`."""
     options = [
-        click.option("--operation", default="", metavar="NAME", help="Operation, by its name or its folder."),
+        click.option("--operation", default="", metavar="NAME", is_eager=True,
+                     help="Operation, by its name or its folder."),
         click.option("--library", "own_library", type=click.Path(path_type=Path), metavar="DIR",
                      help="Your own case files, DIR/TOPIC/*.yaml, beside the bundled ones."),
         click.option("--no-bundled", "without_bundled", is_flag=True, help="Only the cases of --library."),

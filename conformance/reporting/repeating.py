@@ -16,10 +16,18 @@ def repeat(
     *,
     log: str = "",
     readings: Mapping[str, str] | None = None,
+    operation: str = "",
 ) -> str:
     """The command that repeats a case, of the library or of a log."""
-    source = f" --from-log {shlex.quote(log)}" if log else ""
+    source = f" --from-log {shlex.quote(log)}" if log else operation_option(operation)
     return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}{reading_options(readings or {})}"
+
+
+def operation_option(operation: str) -> str:
+    """An operation as it stands on the command line, with a space before; nothing for the one that is the default."""
+    from conformance.library.operations import DEFAULT, name_of
+
+    return "" if operation in ("", DEFAULT, name_of(DEFAULT)) else f" --operation {shlex.quote(operation)}"
 
 
 def reading_options(readings: Mapping[str, str]) -> str:
@@ -34,7 +42,10 @@ def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") 
     elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
     path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
     isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
-    return repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings) + isolate
+    return (
+        repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings, operation=head.operation)
+        + isolate
+    )
 
 
 def size(log: Log, outcome: Outcome) -> int:

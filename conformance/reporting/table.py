@@ -14,7 +14,7 @@ from conformance.record.verdict import Standing, standing
 from conformance.reporting import timings
 from conformance.reporting.groups import SHOWN, SHOWN_GROUPS, WRONG, failures, groups, overview
 from conformance.reporting.plain import line, presentable
-from conformance.reporting.repeating import excerpt, reading_options, repeat, repeat_of, size
+from conformance.reporting.repeating import excerpt, operation_option, reading_options, repeat, repeat_of, size
 from conformance.spec.operation import Operation
 
 __all__ = [
@@ -212,8 +212,9 @@ def following(log: Log) -> str:
     if wrong:
         return repeat_of(log, wrong[0].simplest)
     name = shlex.quote(head.backend.connect)
+    options = operation_option(head.operation) + reading_options(head.readings)
     if log.interrupted and log.path:
         return f"qsa-conformance run --resume {shlex.quote(log.path)}"
     if not head.complete or log.interrupted:
-        return f"qsa-conformance run -b {name}{reading_options(head.readings)}    (the whole library)"
-    return f"qsa-conformance fuzz -b {name}{reading_options(head.readings)}    (generated cases)"
+        return f"qsa-conformance run -b {name}{options}    (the whole library)"
+    return f"qsa-conformance fuzz -b {name}{options}    (generated cases)"

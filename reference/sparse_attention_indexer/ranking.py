@@ -19,6 +19,9 @@ from reference.sparse_attention_indexer.bounds import F32_MAX, SLACK, TINY, Boun
 from reference.sparse_attention_indexer.operation import CHUNK, Array, Call, SparseAttentionIndexer
 from reference.sparse_attention_indexer.selection import Pairs, Scored
 
+# Share of what is allowed that a broken tie or order counts as: wrong, but less so than a set of other scores.
+MINOR = 1.5
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -90,7 +93,9 @@ class Scores:
     def _compare(self, bounds: Bounds, got: Array, instead: Array | None, n: int) -> tuple[Array, Array]:
         """Share of what is allowed, infinite for plain errors, and what is right but not as recommended; both [R]."""
         scored, readings = bounds.scored, self.op.readings
-        valid = selection.in_range(got, scored.m, scored.v) & selection.distinct(got, scored.m)
+        valid = _is_set(got, scored)
+        if instead is not None:
+            valid &= _is_set(instead, scored)  # to another wrong answer only the same one is alike
         ratio = np.where(valid | ~bounds.judged, 0.0, np.inf)
         warned = ~valid & ~bounds.judged
         at = np.nonzero(valid & bounds.judged)[0]
@@ -104,14 +109,14 @@ class Scores:
         warn = right & (better > 1)
         if readings.ties == "smaller" and instead is None:
             tied = right & (selection.broken_ties(some, taken).taken >= 0)
-            share = np.where(tied, np.inf, share)
+            share = np.where(tied, MINOR, share)
             twice = selection.broken_duplicates(taken, some.seen, self._firsts(n, some)).taken >= 0
             warn |= right & twice
         order = self._disordered(got[at], some) & right
         if readings.order == "unspecified":
             warn |= order
         else:
-            share = np.where(order, np.inf, share)
+            share = np.where(order, MINOR, share)
         ratio[at], warned[at] = share, warn
         return ratio, warned
 
@@ -138,6 +143,11 @@ class Scores:
             falls = (got[:, 1:] < got[:, :-1]) & inside[:, 1:]
             return np.asarray(falls.any(axis=1))
         return np.asarray(self.first_disordered(got, scored) >= 0)
+
+
+def _is_set(entries: Array, scored: Scored) -> Array:
+    """Mask [R] of the rows that hold m different visible blocks."""
+    return selection.in_range(entries, scored.m, scored.v) & selection.distinct(entries, scored.m)
 
 
 def _pick(scored: Scored, at: Array) -> Scored:

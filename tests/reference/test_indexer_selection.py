@@ -184,6 +184,13 @@ def test_an_equal_question_may_be_answered_by_another_set_within_the_errors():
     assert due.compare(np.array([[2]], dtype=np.int32)).wrong.all()
 
 
+def test_to_a_wrong_answer_only_the_same_one_is_alike():
+    part = expect(SparseAttentionIndexer(1, 2, 1), ROW)["block_indices"].parts[0]
+    due = part.answered(np.array([[0, 9]], dtype=np.int32))
+    assert not due.compare(np.array([[0, 9]], dtype=np.int32)).wrong.any()
+    assert due.compare(np.array([[0, 1]], dtype=np.int32)).wrong.all()
+
+
 def test_the_same_question_has_the_same_entries_and_an_equal_one_the_same_set():
     part = expect(SparseAttentionIndexer(1, 2, 1), ROW)["block_indices"].parts[0]
     got, turned = np.array([[0, 1]], dtype=np.int32), np.array([[1, 0]], dtype=np.int32)
