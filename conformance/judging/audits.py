@@ -112,11 +112,15 @@ def _neighbours(case: Case, engine: Caller) -> Iterator[tuple[str, Case]]:
             yield f"{name}={other.attributes[name]:g}", reshaped(other, operation, {})
     for feature in operation.switchable:
         if feature in engine.info.features:
-            off = tuple(sorted(set(case.disabled) ^ {feature}))
-            yield (
-                f"{feature} {'on' if feature in case.disabled else 'off'}",
-                msgspec.structs.replace(plain, disabled=off),
-            )
+            is_off = feature in case.disabled
+            off = tuple(n for n in case.disabled if n not in _needed(feature, operation)) if is_off else case.disabled
+            off = operation.closed(off if is_off else (*off, feature))
+            yield f"{feature} {'on' if is_off else 'off'}", msgspec.structs.replace(plain, disabled=off)
+
+
+def _needed(feature: str, operation: Operation) -> set[str]:
+    """A feature and all that it needs."""
+    return {feature}.union(*(_needed(name, operation) for name in operation.features[feature].needs))
 
 
 def concurrent(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:
@@ -341,20 +345,7 @@ def kept(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> N
 def changed_in_place(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:
     """Arrays whose numbers the caller changes between two calls, and others at the same address, are read anew."""
     case, where, clause = run.case, run.where, engine.rule("repeatable", run.case)
-    other = engine.inputs(msgspec.structs.replace(_plain(case), seed=case.seed + 1))
-    if engine.operation.lengths:
-        shorter = tuple(past // 2 for past in case.past)
-        other |= {
-            name: array
-            for name, array in engine.inputs(msgspec.structs.replace(_plain(case), past=shorter)).items()
-            if name == engine.operation.lengths
-        }
-    ports = [
-        name
-        for name, array in whole.items()
-        if name in other and array.size and other[name].shape == array.shape and other[name].dtype == array.dtype
-        and other[name].tobytes() != array.tobytes()
-    ]  # fmt: skip
+    changes = _changes(engine, case, whole)
     memory = {name: bytearray(array.tobytes()) for name, array in whole.items()}
 
     def at_the_same_address() -> Inputs:
@@ -362,17 +353,39 @@ def changed_in_place(engine: Caller, run: Run, to: Open, whole: Inputs, single: 
 
     handed = at_the_same_address()
     engine.hand_over(run, to, handed, single.expected)
-    for name in ports:
+    for change in changes:
         for says, arrays in (("changed in place", handed), ("another array at the same address", None)):
-            run.where = where.then(f"{name}, {says}")
+            run.where = where.then(f"{' and '.join(change)}, {says}")
             given = arrays if arrays is not None else at_the_same_address()
-            given[name][...] = other[name]
-            inputs = {**whole, name: other[name]}
-            answer = engine.hand_over(run, to, given, engine.oracle(case).expect(inputs), check=False)
+            for name, array in change.items():
+                given[name][...] = array
+            answer = engine.hand_over(run, to, given, engine.oracle(case).expect({**whole, **change}), check=False)
             engine.judge(run, answer, clause)
-            given[name][...] = whole[name]
+            for name in change:
+                given[name][...] = whole[name]
             again = engine.hand_over(run, to, given, single.expected, check=False)
             engine.same(run, again, single, clause, "numbers that were changed and changed back give different bits")
+
+
+def _changes(engine: Caller, case: Case, whole: Inputs) -> list[Inputs]:
+    """Other numbers for one port at a time; ports of whole numbers, which must fit each other, change together."""
+    operation = engine.operation
+    other = engine.inputs(msgspec.structs.replace(_plain(case), seed=case.seed + 1))
+    found: list[Inputs] = [
+        {name: other[name]} for name in whole if name in other and name not in {operation.lengths, *operation.counted}
+    ]
+    found.append({name: other[name] for name in operation.counted if name in other})
+    if operation.lengths:
+        past = tuple(past // 2 for past in case.past)
+        shorter = engine.inputs(msgspec.structs.replace(_plain(case), past=past))
+        found.append({n: shorter[n] for n in (operation.lengths, *operation.counted) if n in shorter})
+    return [change for change in found if _differs(change, whole)]
+
+
+def _differs(change: Inputs, whole: Inputs) -> bool:
+    """Whether arrays could stand in place of those of a call, and hold other numbers."""
+    fits = all(n in whole and a.shape == whole[n].shape and a.dtype == whole[n].dtype for n, a in change.items())
+    return fits and any(a.size and a.tobytes() != whole[n].tobytes() for n, a in change.items())
 
 
 def refused(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -> None:

@@ -131,6 +131,8 @@ def longer(scene: Scene, relation: Relation, question: Question) -> Question:
 def shrunk(scene: Scene, relation: Relation, question: Question) -> Question:
     """Ports times a power of two below one: no bound is larger then, and nothing leaves the domain that was in it."""
     factor, ports = exactly_scaled(scene, relation)
+    # The question may have put the sequences in another order already.
+    ports = {name: _times(question.inputs[name], factor) for name in ports}
 
     def step(expected: Expectation) -> Expectation:
         change = factor**relation.computed
@@ -211,6 +213,12 @@ def exactly_scaled(scene: Scene, relation: Relation) -> tuple[float, Inputs]:
     if not exact:
         raise Inapplicable("some numbers cannot be scaled exactly")
     return exact[scene.below(len(exact))]
+
+
+def _times(array: Array, factor: float) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled: Array = (array.astype(np.float64) * factor).astype(array.dtype)
+    return scaled
 
 
 def _scaled(scene: Scene, relation: Relation, factor: float) -> Inputs | None:

@@ -26,7 +26,7 @@ def check_values(config: OperationConfig, inputs: Mapping[str, Array]) -> None:
     looked_at = np.ones(counts.shape, dtype=bool)
     if config.attributes["causal"]:
         qb = int(config.attributes["query_block_size"])
-        after = (np.arange(counts.shape[2]) + 1) * qb
+        after = np.minimum((np.arange(counts.shape[2]) + 1) * qb, L)
         looked_at &= (after > np.maximum(L - lengths, 0)[:, None])[:, None, :]
     if (looked_at & ((counts < 0) | (counts > entries.shape[3]))).any():
         raise Rejected("value", "call", ("block_count",))

@@ -348,11 +348,3 @@ class NoSinkRefused(Refused):
 
     def wrong(self, config: OperationConfig, inputs: Inputs) -> bool:
         return "sinks" in inputs and bool(np.isinf(inputs["sinks"]).any())
-
-
-@fault("A193", "Numbers that are not finite in rows that are not read are refused.", "SEP-4")
-class NonFiniteRefused(Refused):
-    kind, names = "value", ("key",)
-
-    def wrong(self, config: OperationConfig, inputs: Inputs) -> bool:
-        return not all(bool(np.isfinite(inputs[name].astype(np.float32)).all()) for name in ("key", "value"))
