@@ -11,12 +11,13 @@ import click
 import msgspec
 
 from conformance.backends.protocol import close
-from conformance.commands.options import POSITIVE
+from conformance.commands.options import POSITIVE, operation_option
 from conformance.errors import UsageError
 from conformance.library.reading import load_library
 from conformance.record.log import Log, LogWriter, PerfRecord, file_name, read_log
 from conformance.reporting.progress import steps
 from conformance.reporting.timings import timings
+from conformance.spec.operation import Operation
 from conformance.timing import perf
 from conformance.timing.workloads import Workload, bytes_to_move, choose, load_workloads
 
@@ -26,6 +27,7 @@ SECONDS = 2.0  # for a workload, all backends together
 @click.command("perf")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT",
               help="Backend to time; repeatable. Ratios are to the first.")  # fmt: skip
+@operation_option
 @click.option("--workload", "names", multiple=True, metavar="NAME", help="Workload, with * and ?; repeatable.")
 @click.option("--quick", is_flag=True, help="Only the small workloads.")
 @click.option("--list", "listing", is_flag=True, help="List the workloads and leave.")
@@ -39,6 +41,7 @@ SECONDS = 2.0  # for a workload, all backends together
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the logs.")
 def command(
     backends: tuple[str, ...],
+    operation: str,
     names: tuple[str, ...],
     quick: bool,
     listing: bool,
@@ -59,7 +62,7 @@ def command(
     Exit code 0: timed; 1: a backend is not conformant; 2: wrong usage; 3: a backend cannot be used; 4: nothing could be
     timed.
     """
-    library = load_library()
+    library = load_library(operation)
     chosen = choose(load_workloads(library.operation), names, quick=quick)
     if listing:
         for workload in chosen:
@@ -85,7 +88,7 @@ def command(
                     click.echo(str(refused), err=True)
                     return 1
         limits = perf.Limits(noise=noise_limit)
-        records, paths = side_by_side(backends, chosen, conformant, output, count, seconds, limits)
+        records, paths = side_by_side(library.operation, backends, chosen, conformant, output, count, seconds, limits)
     click.echo(timings(records))
     click.echo(f"\n{count} threads. {_grounds(conformant)}")
     for path in paths:
@@ -94,6 +97,7 @@ def command(
 
 
 def side_by_side(
+    operation: Operation,
     connects: Sequence[str],
     chosen: tuple[Workload, ...],
     conformant: list[Log],
@@ -103,7 +107,6 @@ def side_by_side(
     limits: perf.Limits | None = None,
 ) -> tuple[list[PerfRecord], list[Path]]:
     """Time the workloads on backends whose complete logs are given; the records, and the logs that were written."""
-    operation = load_library().operation
     found = perf.contenders(connects, threads, operation.operation)
     try:
         bench = perf.Bench(

@@ -98,6 +98,7 @@ def timed_logs(connects: list[str], logs: Mapping[str, Log], folder: Path) -> li
     from conformance.timing.workloads import load_workloads
 
     with limited_to(None) as threads:
-        chosen = load_workloads(load_library().operation)
-        _, paths = side_by_side(connects, chosen, [logs[name] for name in connects], folder, threads)
+        operation = load_library().operation
+        chosen = load_workloads(operation)
+        _, paths = side_by_side(operation, connects, chosen, [logs[name] for name in connects], folder, threads)
     return paths

@@ -16,7 +16,7 @@ from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.library import strict_yaml
 from conformance.library.concrete import concrete
 from conformance.library.expansion import expand
-from conformance.library.operations import cases_root
+from conformance.library.operations import cases_root, folder_of
 from conformance.library.written import Origin, merge
 from conformance.spec.aims import Draw, fill
 from conformance.spec.case import Case
@@ -55,8 +55,9 @@ class Workload:
     size: int = 0  # what the time of a series is held against: its tokens, or what `growth` names
 
 
-def load_workloads(operation: Operation, name: str = "qsa_prepare", root: Path | None = None) -> tuple[Workload, ...]:
+def load_workloads(operation: Operation, root: Path | None = None) -> tuple[Workload, ...]:
     """All workloads of an operation, in the order of the file. Raises `LibraryError` with the place of a problem."""
+    name = folder_of(operation.operation, root)
     path = (root or cases_root()) / name / FILE
     data, places = strict_yaml.load(path, f"cases/{name}/{FILE}")
     file = strict_yaml.convert(data, File, places.at)

@@ -16,6 +16,7 @@ from conformance.backends import refusals
 from conformance.backends.openvino.nodes import Node, divided, ints, rounded, size, steps
 from conformance.backends.openvino.runtime import URL, Device, Inputs, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.sparse_attention.dense import DensePart
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROWS = {"query": 4, "key": 4, "value": 4, "block_indices": 4, "block_count": 3}
 RANKS = {**ROWS, "key_length": 1, "scale": 0, "sinks": 1}
 WHOLE = ("block_indices", "block_count")
+DENSE_PORTS = ("query", "key", "value")
 
 
 class OpenVINOGraph:
@@ -48,6 +50,10 @@ class OpenVINOGraph:
             url=URL,
             operation="SparseAttention",
         )
+
+    def timing_targets(self, threads: int) -> tuple[DensePart, ...]:
+        """What `perf` times next to this backend: OpenVINO's own attention to all keys."""
+        return (DensePart("dense ScaledDotProductAttention", lambda config: DenseSession(self._device, config)),)
 
     def prepare(self, config: OperationConfig) -> GraphSession:
         """One session; raises `Rejected` for attributes out of range (ERR-1)."""
@@ -80,6 +86,35 @@ class GraphSession:
     def close(self) -> None:
         """Let the requests and the models go."""
         self._requests.clear()
+
+
+class DenseSession:
+    """OpenVINO's ScaledDotProductAttention over all keys up to each query: what a sparse attention is held against."""
+
+    def __init__(self, device: Device, config: OperationConfig) -> None:
+        element = type_of(config.element_type)
+        query, key, value = (ops.parameter([-1] * 4, element, name=name) for name in DENSE_PORTS)
+        for node, name in zip((query, key, value), DENSE_PORTS, strict=True):
+            node.output(0).set_names({name})
+        H, Hkv, L, S = size(query, 1), size(key, 1), size(query, 2), size(key, 2)
+        head = _group(H, Hkv)
+        # The query tokens are the last ones; the operation's own causal mask counts them from the first key.
+        position = ops.unsqueeze(ops.add(steps(L), ops.subtract(S, L)), ints(1))
+        mask = ops.less_equal(ops.unsqueeze(steps(S), ints(0)), position)
+        keys, values = (ops.gather(node, head, ints(1)) for node in (key, value))
+        out = ops.scaled_dot_product_attention(query, keys, values, mask)
+        result = ops.result(out)
+        result.output(0).set_names({"attention_output"})
+        model = openvino.Model([result], [query, key, value], "dense")
+        self._bound = Inputs(device.compile(model).create_infer_request())
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call; selection and lengths are passed over."""
+        self._bound.bind(inputs[name] for name in DENSE_PORTS)
+        return {"attention_output": self._bound.request.infer(share_outputs=True).to_tuple()[0]}
+
+    def close(self) -> None:
+        """Nothing is held beyond the request."""
 
 
 def build_model(config: OperationConfig, index_type: str, scale_rank: int) -> openvino.Model:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
+from conformance.backends.sparse_attention.dense import DensePart
+from conformance.backends.torch.tensors import URL, array_of, on_threads, one_thread, tensor_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -35,9 +36,41 @@ class TorchEager:
             operation="SparseAttention",
         )
 
+    def timing_targets(self, threads: int) -> tuple[DensePart, ...]:
+        """What `perf` times next to this backend: PyTorch's own attention to all keys, on as many threads."""
+        return (DensePart("dense scaled_dot_product_attention", lambda config: DenseSession(self._torch, threads)),)
+
     def prepare(self, config: OperationConfig) -> TorchSession:
         """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
         return TorchSession(self._torch, config)
+
+
+class DenseSession:
+    """PyTorch's scaled_dot_product_attention over all keys up to each query."""
+
+    def __init__(self, torch: Any, threads: int) -> None:
+        self._torch, self._threads = torch, threads
+
+    def bind(self, inputs: Mapping[str, Array]) -> Callable[[], object]:
+        """The call on these inputs, made ready; selection and lengths are passed over."""
+        torch = self._torch
+        query, key, value = (tensor_of(inputs[name]) for name in ("query", "key", "value"))
+        L, S = query.shape[2], key.shape[2]
+        mask = torch.arange(S) <= torch.arange(S - L, S)[:, None]
+        attend = torch.nn.functional.scaled_dot_product_attention
+
+        def call() -> object:
+            with on_threads(self._threads), torch.inference_mode():
+                return attend(query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1])
+
+        return call
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call."""
+        return {"attention_output": array_of(self.bind(inputs)())}
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class TorchSession:

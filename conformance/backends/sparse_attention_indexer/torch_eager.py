@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
 from conformance.backends.sparse_attention_indexer import refusals
 from conformance.backends.sparse_attention_indexer.numpy_reference import FEATURES, OUTPUTS
-from conformance.backends.torch.tensors import URL, array_of, one_thread, tensor_of
+from conformance.backends.torch.tensors import URL, array_of, on_threads, one_thread, tensor_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -43,10 +44,42 @@ class TorchEager:
             operation="SparseAttentionIndexer",
         )
 
+    def timing_targets(self, threads: int) -> tuple[ThreadedPart, ...]:
+        """What `perf` times next to this backend: the same with plain topk, on as many threads as the others have."""
+
+        def prepare(config: OperationConfig) -> Threaded:
+            return Threaded(TorchSession(self._torch, config, stable=False), threads)
+
+        return (ThreadedPart(f"topk, {threads} threads", prepare),)
+
     def prepare(self, config: OperationConfig) -> TorchSession:
         """One session for the attributes; raises `Rejected` for those out of range (ERR-1)."""
         refusals.check_attributes(config)
         return TorchSession(self._torch, config, stable=self._mode == "stable")
+
+
+@dataclass(frozen=True)
+class ThreadedPart:
+    """A session on several threads, which may sum in another order on every machine: timed, not judged."""
+
+    name: str
+    prepare: Callable[[OperationConfig], Threaded]
+    moves: bool = True
+
+
+class Threaded:
+    """A session whose calls run on a number of threads."""
+
+    def __init__(self, session: TorchSession, threads: int) -> None:
+        self._session, self._threads = session, threads
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call."""
+        with on_threads(self._threads):
+            return self._session.run(inputs)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class TorchSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,19 @@ def one_thread() -> Any:
 
     torch.set_num_threads(1)
     return torch
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """PyTorch on so many threads for a while."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def tensor_of(array: Array) -> Any:
