@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import random
+import shutil
 import statistics
 from pathlib import Path
 
@@ -205,6 +206,7 @@ class TestWorkloads:
     def test_a_mistake_in_the_file_has_its_place(self, tmp_path, library, text, problem):
         folder = tmp_path / "qsa_prepare"
         folder.mkdir()
+        shutil.copy(cases_root() / "qsa_prepare" / "operation.yaml", folder)
         (folder / "workloads.yaml").write_text(f"memory: 1000000\nworkloads:\n  - {text}\n")
         with pytest.raises(LibraryError, match=problem) as caught:
             workloads.load_workloads(library.operation, root=tmp_path)
