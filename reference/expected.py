@@ -23,14 +23,15 @@ class Expected:
     def fill(self, rest: float = 0.0) -> Array:
         """The output with every specified element in place, rounded to T, and `rest` in all others.
 
-        Whole numbers cannot be NaN: in its place stands the smallest of their type.
+        Where parts overlap the first one counts. Whole numbers cannot be NaN: in its place stands the smallest of
+        their type.
         """
         if self.dtype.kind in "iu" and np.isnan(rest):
             out = np.full(self.shape, np.iinfo(self.dtype).min, dtype=self.dtype)
         else:
             out = np.full(self.shape, rest, dtype=self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in self.parts:
+            for part in reversed(self.parts):
                 out[part.index] = part.filled(self.dtype)
         return out
 

@@ -29,6 +29,8 @@ class Hull:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             beyond = self._beyond(got)
             ratio = np.where(beyond == 0, 0.0, beyond / self.slack)
+            # An element that another part bounds is wrong by that bound in the first place: no share is above 2 here.
+            ratio = np.where(ratio <= 1, ratio, np.where(ratio > 1, 2 - 1 / ratio, 2.0))
         return Comparison(ratio, np.zeros(got.shape, dtype=bool), measured=True)
 
     def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
@@ -53,6 +55,10 @@ class Hull:
         value = got.astype(np.float64)
         outside: Array = np.maximum(np.maximum(self.low - value, value - self.high), 0.0)
         return outside
+
+    def interval(self) -> tuple[Array, Array]:
+        """The middle of the hull, and how far an element may be from there."""
+        return self.low / 2 + self.high / 2, self.high / 2 - self.low / 2 + self.slack
 
     def filled(self, dtype: np.dtype[Any]) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -7,7 +7,7 @@ element, or for a selection a whole row. Every type answers the same questions, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import ml_dtypes
 import numpy as np
@@ -330,7 +330,14 @@ def elements(part: Part, *, recommended: bool = False) -> tuple[Array, Array] | 
     if isinstance(part, Copy):
         with np.errstate(invalid="ignore"):
             return part.value.astype(np.float64), np.zeros(part.value.shape)
-    return None
+    return part.interval() if isinstance(part, Interval) else None
+
+
+@runtime_checkable
+class Interval(Protocol):
+    """A part whose elements lie in a range: its middle, and how far an element may be from there."""
+
+    def interval(self) -> tuple[Array, Array]: ...
 
 
 def finite(part: Part) -> Part:

@@ -209,7 +209,8 @@ class _Writer:
     def _function(self, function: str) -> list[str]:
         if function:
             return _import(function, self.name)
-        given = ", ".join([*(port.name for port in self.operation.ports), "*", *self.case.attributes])
+        ports = [f"{port.name}=None" if port.optional else port.name for port in self.operation.ports]
+        given = ", ".join([*ports, "*", *self.case.attributes])
         bits = "; bf16 numbers come and go as uint16 bits" if self.type == BF16 else ""
         return [
             "",
@@ -432,7 +433,10 @@ def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
     for part in expected.parts:
         limits = elements(part, recommended=quality)
         if limits is not None:
-            want[part.index], bound[part.index] = limits
+            # Where parts overlap the first one counts that judges an element at all.
+            free = np.isinf(bound[part.index])
+            want[part.index] = np.where(free, limits[0], want[part.index])
+            bound[part.index] = np.where(free, limits[1], bound[part.index])
     return want.ravel(), bound.ravel()
 
 

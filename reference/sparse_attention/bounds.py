@@ -114,7 +114,7 @@ def _region(region: str, clause: str, rows: Rows, limits: Limits, mask: Array) -
     bounded = Bounded(region, clause, index, limits.value[mask], limits.required[mask], limits.quality[mask])
     if limits.empty[mask].all():
         return [bounded]
-    return [Hull(region, "NUM-4", index, limits.low[mask], limits.high[mask], limits.slack[mask]), bounded]
+    return [bounded, Hull(region, "NUM-4", index, limits.low[mask], limits.high[mask], limits.slack[mask])]
 
 
 def _joined_rows(pieces: list[Rows]) -> Rows:

@@ -294,7 +294,7 @@ def hull() -> Hull:
 def test_a_hull_measures_how_far_an_element_lies_outside() -> None:
     got = np.array([2.25, -3.0], dtype=np.float32)
     compared = hull().compare(got)
-    assert compared.ratio.tolist() == [0.5, 4.0]
+    assert compared.ratio.tolist() == [0.5, 1.75]
     assert compared.wrong.tolist() == [False, True]
     assert not hull().agrees(got)
     assert hull().agrees(np.array([1.5, -1.0], dtype=np.float32))
