@@ -25,6 +25,10 @@ class Ranking(Protocol):
         """What is to be said of one row, got [K]."""
         ...
 
+    def scores(self, row: int) -> tuple[Array, Array, bool]:
+        """Scores of all that a row could choose from, their errors, and whether the smaller of equal ones is due."""
+        ...
+
     def judged(self, rows: Array) -> Array:
         """Mask of the rows whose indices are specified: not of those outside the operation's domain."""
         ...

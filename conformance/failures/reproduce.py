@@ -31,12 +31,14 @@ from conformance.spec.case import summary
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation
 from conformance.spec.streams import spans
-from conformance.spec.types import dtype, smallest_normal
+from conformance.spec.types import dtype, is_integer, smallest_normal
+from reference.chosen import Chosen
 from reference.expected import Expected
 from reference.parts import elements
 
 LINES = 60  # that a script has at most
 WRITTEN = 48  # elements that are written out
+ROWS = 4  # rows of choices that are judged when none is the worst
 JUDGED = 240  # elements of an output that are judged when there are more
 CALLS, EARLY = 8, 2  # calls of a script, and how many of them are the first ones when there are more
 MOST = 8_000_000  # characters of a script
@@ -75,10 +77,10 @@ def narrow(x):  # to bf16: the upper half of a float32, rounded to even, as uint
     return np.where(np.isnan(x), 0x7FC0, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 """
 WRONG = """
-def wrong(name, got, shape, at, want, bound):  # "" when the elements `at` are right; bound 0: the same bits
+def wrong(name, got, shape, at, want, bound, kind=T):  # "" when the elements `at` are right; bound 0: the same bits
     got, at, want, bound = np.asarray(got), np.array(at, int), np.array(want, float), np.array(bound, float)
-    if got.dtype != T or (got.shape != shape and (got.size or shape != (0,))):
-        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(T)}{list(shape)}"
+    if got.dtype != kind or (got.shape != shape and (got.size or shape != (0,))):
+        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(kind)}{list(shape)}"
     x = WIDE.astype(float)
     with np.errstate(all="ignore"):
         off, over = abs(x - want), np.isinf(x) & (x * want > 0) & (abs(want) + bound > TOP) & (bound > 0)
@@ -87,6 +89,25 @@ def wrong(name, got, shape, at, want, bound):  # "" when the elements `at` are r
     i = share.argmax() if share.max(initial=0) > 1 else None
     place = "" if i is None else [*map(int, np.unravel_index(at[i], shape))]
     return place and f"{name}{place} is {x[i]:.9g}, not {want[i]:.9g}: off by {off[i]:.3g}, allowed {bound[i]:.3g}"
+"""
+WRONG_WHOLE = """
+def wrong(name, got, shape, at, want, bound, kind):  # "" when the elements `at` are right; a bound: judged below
+    got = np.asarray(got)
+    if got.dtype != kind or got.shape != shape:
+        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(kind)}{list(shape)}"
+    off = [(i, w) for i, w, b in zip(at, want, bound) if not b and got.flat[i] != w]
+    place = off and [*map(int, np.unravel_index(off[0][0], shape))]
+    return off and f"{name}{place} is {got.flat[off[0][0]]}, not {off[0][1]:g}"
+"""
+CHOICE = """
+def unfit(name, got, start, count, score, error, ties):  # "" when `count` entries from `start` on are a right choice
+    got, V = np.ravel(got)[start : start + count].tolist(), len(score)
+    if len(set(got)) < count or min(got) < 0 or max(got) >= V:
+        return f"{name} {got} are not {count} different ones of 0 to {V - 1}"
+    for a, u in [(a, u) for a in got for u in range(V) if u not in got]:
+        tie = ties and u < a and score[a] == score[u] and error[a] == error[u] == 0
+        if tie or score[a] + error[a] < score[u] - error[u]:
+            return f"{name} {got}: {a} scores {score[a]:.9g} and is taken, {u} scores {score[u]:.9g} and is left out"
 """
 HELPERS = (UNPACK, NUMBERS, UNIT, BELL, IGNORE, NARROW)
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -98,6 +119,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 }
 
 AS_NAMED = "got = got if isinstance(got, dict) else dict(zip(due, got if isinstance(got, (tuple, list)) else [got]))"
+CHOSEN_WELL = "problems = problems or [p for name, *row in choices if (p := unfit(name, got[name], *row))]"
 VERDICT = [
     'print("\\n".join(f"wrong: {problem}" for problem in problems) or "right")',
     "sys.exit(bool(problems))",
@@ -160,6 +182,8 @@ class _Writer:
         self.type = dtype(self.case.element_type)
         self.top = float(ml_dtypes.finfo(self.type).max)
         self.whole = inputs_of(self.case, operation)
+        self.whole_numbers = all(is_integer(dtype(operation.type_of(o.type, self.case))) for o in operation.outputs)
+        self.chooses = False
         self.needs: set[str] = set()
         self.names = {"np": np, "zlib": zlib, "base64": base64, "nan": np.nan, "inf": np.inf, "TOP": self.top}
         self.names["T"] = np.dtype(np.uint16) if self.type == BF16 else self.type
@@ -171,11 +195,17 @@ class _Writer:
     def script(self, function: str, inputs: list[str], body: list[str]) -> str:
         """All of it; `inputs` are lines that may be put together. Raises `UsageError` when it gets too large."""
         helpers = [helper for helper in HELPERS if helper in self.needs]
-        if "wrong(" in "".join(body):
+        if "wrong(" in "".join(body) and self.whole_numbers:
+            helpers.append(WRONG_WHOLE)
+        elif "wrong(" in "".join(body):
             wide = (
-                "(got.ravel()[at].astype(np.uint32) << 16).view(np.float32)" if self.type == BF16 else "got.ravel()[at]"
+                "(got.ravel()[at] if kind != T else (got.ravel()[at].astype(np.uint32) << 16).view(np.float32))"
+                if self.type == BF16
+                else "got.ravel()[at]"
             )
             helpers.append(WRONG.replace("WIDE", wide))
+        if "unfit(" in "".join(body):
+            helpers.append(CHOICE)
         above = [
             *self._docstring(),
             "import base64, sys, zlib" if UNPACK in helpers else "import sys",
@@ -230,8 +260,41 @@ class _Writer:
             f"got = {self.name}(**inputs, {_settings(call.config.attributes)})",
             AS_NAMED,
             "problems = [problem for name in due if (problem := wrong(name, got.get(name), *due[name]))]",
+            *self._choices(call),
+            *([CHOSEN_WELL] if self.chooses else []),
             *VERDICT,
         ]
+
+    def _choices(self, call: Made) -> list[str]:
+        """Lines that judge the rows of choices: the worst one, or the first few."""
+        lines = []
+        for name, expected in self._expect(call).items():
+            for part in expected.parts:
+                if isinstance(part, Chosen):
+                    lines += [self._row(name, expected, part, unit) for unit in self._units(name, part)]
+        self.chooses = bool(lines)
+        if not lines:
+            return []
+        return [
+            "choices = [  # output; place of the first entry; entries; scores; errors; is the smaller of equals due",
+            *_together(["", *lines, ""], 3)[1:-1],
+            "]",
+        ]
+
+    def _units(self, name: str, part: Chosen) -> list[int]:
+        worst = self.found.outcome.worst
+        index = np.stack([np.asarray(one) for one in part.index], axis=1)
+        if worst and worst.output == name and len(worst.index) == index.shape[1]:
+            found = np.flatnonzero((index == worst.index).all(axis=1))
+            if len(found):
+                return [int(found[0])]
+        return list(range(min(len(index), ROWS)))
+
+    def _row(self, name: str, expected: Expected, part: Chosen, unit: int) -> str:
+        score, error, ties = part.ranking.scores(int(part.rows[unit]))
+        start = np.ravel_multi_index((*(int(one[unit]) for one in part.index), 0), expected.shape)
+        arrays = (_nested(a) if a.size <= WRITTEN else f"{self._packed(a)}.tolist()" for a in (score, error))
+        return f'    ("{name}", {start}, {int(part.count[unit])}, {", ".join(arrays)}, {ties}),'
 
     def several(self, calls: Sequence[Made]) -> tuple[list[str], list[str]]:
         """Calls one after the other: each is judged, and its bits are held against those of its equals before."""
@@ -263,6 +326,7 @@ class _Writer:
             *_together(["", *lines, ""], CALLS // 2 + 2)[1:-1],
             "]",
             f'ports = "{ports}".split()',
+            *self._choices(calls[-1]),
             "problems, before, returned = [], {}, []",
             "for number, (equals, settings, places, due) in enumerate(calls, 1):",
             "    given = {name: arrays[i].copy() for name, i in zip(ports, places)}",
@@ -271,6 +335,7 @@ class _Writer:
             "    changed = [n for n, i in zip(ports, places) if given[n].tobytes() != arrays[i].tobytes()]",
             '    problems += [f"call {number} modifies its input {name}" for name in changed]',
             '    problems += [f"call {number}: {p}" for n in due if (p := wrong(n, got.get(n), *due[n]))]',
+            *([f"    if number == {len(calls)}: {CHOSEN_WELL}"] if self.chooses else []),
             "    bits = [] if problems else [np.ravel(got[n])[np.array(due[n][1], int)].tobytes() for n in due]",
             "    if before.setdefault(equals, bits) != bits:",
             '        problems.append(f"call {number} gives other bits than its equal before")',
@@ -402,9 +467,14 @@ class _Writer:
         shape = expected[worst.output].shape
         return _within(worst.index, shape) and bool(bound[np.ravel_multi_index(worst.index, shape)] > 0)
 
+    def _expect(self, call: Made) -> Mapping[str, Expected]:
+        readings = self.found.log.header.readings
+        expected = self.operation.oracle(call.config.attributes, readings).expect(call.inputs)
+        return {name: expected[name] for name in self.found.log.header.backend.outputs}
+
     def _due(self, call: Made, *, only_worst: bool = False) -> list[str]:
         """A line for every output: shape, places, values and largest errors."""
-        expected = self.operation.oracle(call.config.attributes, self.found.log.header.readings).expect(call.inputs)
+        expected = self._expect(call)
         worst = self.found.outcome.worst
         lines = []
         for name in self.found.log.header.backend.outputs:
@@ -414,16 +484,17 @@ class _Writer:
 
     def _expected(self, expected: Expected, worst: tuple[int, ...], *, only: bool) -> str:
         want, bound = _flat(expected, quality=self.found.outcome.status == "quality-warning")
-        at = _chosen(np.isfinite(bound).reshape(expected.shape), worst)
+        at = _chosen(_judged(expected, bound).reshape(expected.shape), worst)
+        kind = "" if expected.dtype == self.type else f", {_numpy(expected.dtype)}"
         if only:
             at = at[at == np.ravel_multi_index(worst, expected.shape)] if worst else at[:0]
         values, limits = want[at], bound[at]
         if at.size > WRITTEN:
-            return f"({expected.shape}, {', '.join(map(self._packed, (at, values, limits)))})"
+            return f"({expected.shape}, {', '.join(map(self._packed, (at, values, limits)))}{kind})"
         short = [value if not limit else float(f"{value:.12g}") for value, limit in zip(values, limits, strict=True)]
         shown = [float(f"{limit * (1 + 5e-5):.4g}") for limit in limits]  # rounded up
         places = f"range({at.size})" if at.size > 4 and at[-1] == at.size - 1 else str(at.tolist())
-        return f"({expected.shape}, {places}, {_nested(np.array(short))}, {_nested(np.array(shown))})"
+        return f"({expected.shape}, {places}, {_nested(np.array(short))}, {_nested(np.array(shown))}{kind})"
 
 
 def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
@@ -432,12 +503,23 @@ def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
     bound = np.full(expected.shape, np.inf)
     for part in expected.parts:
         limits = elements(part, recommended=quality)
+        if isinstance(part, Chosen):
+            want[part.index] = part.value
         if limits is not None:
             # Where parts overlap the first one counts that judges an element at all.
             free = np.isinf(bound[part.index])
             want[part.index] = np.where(free, limits[0], want[part.index])
             bound[part.index] = np.where(free, limits[1], bound[part.index])
     return want.ravel(), bound.ravel()
+
+
+def _judged(expected: Expected, bound: Array) -> Array:
+    """Mask of the elements whose bits are looked at, flat: those with a bound, and the entries of choices."""
+    judged = np.isfinite(bound).reshape(expected.shape)
+    for part in expected.parts:
+        if isinstance(part, Chosen):
+            judged[part.index] = np.arange(part.value.shape[1]) < part.count[:, None]
+    return judged.ravel()
 
 
 def _chosen(judged: Array, worst: tuple[int, ...]) -> Array:

@@ -44,6 +44,11 @@ class Scores:
                 mask[at] = bounds.judged
         return mask
 
+    def scores(self, row: int) -> tuple[Array, Array, bool]:
+        ((_, bounds, _),) = self._bounds(np.array([row]))
+        v = int(bounds.scored.v[0])
+        return bounds.scored.s[0, :v], bounds.scored.e[0, :v], self.op.readings.ties == "smaller"
+
     def detail(self, row: int, got: Array, instead: Array | None) -> Detail:
         ((_, bounds, place),) = self._bounds(np.array([row]))
         other = None if instead is None else instead[None]
