@@ -59,6 +59,8 @@ def breach(case: Case, operation: Operation, rule: RefusalRule, way: int = 0, ro
     for port in rule.absent:
         change[port] = Change(absent=True)
     attributes = {name: evaluate(values[way % len(values)], known.symbols) for name, values in rule.attributes.items()}
+    if attributes and all(operation.is_valid(name, value, known.symbols) for name, value in attributes.items()):
+        return None
     return Breach(attributes, change)
 
 

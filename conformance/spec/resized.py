@@ -122,7 +122,19 @@ def with_other_attributes(case: Case, operation: Operation, only: str = "") -> C
         drawn = [evaluate(one, known) for one in described.draw]
         valid = [one for one in (other, *drawn) if one != value and operation.is_valid(name, one, known)]
         others[name] = valid[0] if valid else value
-    return msgspec.structs.replace(case, attributes=others)
+    return msgspec.structs.replace(case, attributes=_valid_together(others, case, operation))
+
+
+def _valid_together(attributes: Mapping[str, Scalar], case: Case, operation: Operation) -> dict[str, Scalar]:
+    """The attributes, with those that another one makes invalid at their first valid default or drawn value."""
+    kept = dict(attributes)
+    for name, value in attributes.items():
+        known = operation.scalars(kept, case.dims)
+        if not operation.is_valid(name, value, known):
+            described = operation.attributes[name]
+            choices = [evaluate(one, known) for one in (described.default, *described.draw)]
+            kept[name] = next((one for one in choices if operation.is_valid(name, one, known)), value)
+    return kept
 
 
 # Sizes
