@@ -233,7 +233,7 @@ class Engine:
                 raise Unsupported(feature, f"{info.name} does not declare the feature '{feature}'", info.url)
         for reading in operation.readings:
             without = reading.without.get(self.readings.get(reading.name, reading.default))
-            if without in needed:
+            if without in (*needed, *(case.refusal.names if case.refusal else ())):
                 raise Unsupported(without, f"not asked for when {reading.says} is read as '{reading.name}'")
         missing = [o for o in operation.outputs if o.name not in info.outputs]
         spoken_of = {c for o in operation.outputs if o.name in info.outputs for c in o.clauses}

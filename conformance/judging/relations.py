@@ -333,7 +333,7 @@ def raised(scene: Scene, relation: Relation) -> None:
     with _dropped_after_failure(scene, case):
         got = scene.ask(scene.whole, session)
         for name, one in scene.engine.oracle(case).expect(scene.whole).items():
-            scene.judge(one, got, name, relation.clause)
+            scene.judge(one, got, name, "")
 
 
 def duplicated(scene: Scene, relation: Relation) -> None:

@@ -186,7 +186,8 @@ class Reading(Strict, frozen=True):
     says: str
     default: str
     alternatives: dict[str, str]
-    without: dict[str, str] = {}  # alternative to the feature whose cases are not asked for under it
+    # Alternative to what is not asked for under it: cases of a feature, or refusals of an attribute or port.
+    without: dict[str, str] = {}
     ports: dict[str, dict[str, dict[str, str]]] = {}  # alternative to port to what changes: `reads`, `token`
     draws: dict[str, dict[str, dict[str, Scalar | str]]] = {}  # alternative to dimension to what changes in its `draw`
     rows: dict[str, dict[str, str]] = {}  # alternative to dimension to the rows that are handed over of it, no more
