@@ -23,6 +23,7 @@ class Embedded:
     says: str
     argument: str = ""  # keyword that the text after the colon of a connect string is passed as
     extra: str = ""  # extra of this package that it needs
+    origin: str = ""  # whose code is judged, one of "foreign", "composed", "project"; by default as the vendor says
 
 
 @cache
@@ -44,3 +45,9 @@ def names(operation: str = "") -> tuple[str, ...]:
 def operations(name: str = "") -> tuple[str, ...]:
     """The operations that a backend serves, or any backend."""
     return tuple(dict.fromkeys(served for known, served in embedded() if name in ("", known)))
+
+
+def origin(connect: str, operation: str) -> str:
+    """What the table says of whose code a connect string reaches; empty where it says nothing."""
+    found = embedded().get((connect.partition(":")[0], operation))
+    return found[1].origin if found else ""

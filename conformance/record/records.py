@@ -29,6 +29,7 @@ class BackendRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     features: tuple[str, ...] = ()
     device: str = "cpu"
     url: str = ""
+    origin: str = ""  # whose code is judged; empty in earlier logs and where the vendor says it
 
 
 class Full(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from conformance import __version__
+from conformance.backends.embedded import origin
 from conformance.backends.protocol import Backend, BackendInfo, close
 from conformance.judging.engine import Engine, Outcome
 from conformance.library.reading import Library
@@ -66,7 +67,7 @@ def header(
         library=library.digest,
         cases=len(plan.cases),
         complete=plan.complete,
-        backend=BackendRecord(connect=plan.connect, **fields),
+        backend=BackendRecord(connect=plan.connect, origin=origin(plan.connect, library.operation.operation), **fields),
         environment=environment() | dict(more or {}),
         argv=tuple(sys.argv[1:]),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
