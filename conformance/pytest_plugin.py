@@ -61,6 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("qsa-conformance", "conformance of an operation's implementation")
     add = group.addoption
     add("--backend", action="append", default=[], metavar="CONNECT", help="implementation under test; repeatable")
+    add("--operation", default="qsa_prepare", metavar="NAME", help="operation, by its name or its folder")
     add("--clause", action="append", default=[], metavar="ID", help="only cases that cite this clause or group")
     add("--level", choices=["required", "recommended", "informative"], help="only cases of this level")
     add("--case", action="append", default=[], metavar="ID", help="only the case with exactly this id")
@@ -98,7 +99,7 @@ def _build(config: pytest.Config) -> Suite:
         raise pytest.UsageError("name the implementation under test: --backend CONNECT, for example --backend numpy")
     if given and len(connects) > 1:
         raise pytest.UsageError("--expectations FILE speaks of one backend: name one")
-    library = load_library()
+    library = load_library(config.getoption("operation"))
     filters = {name: config.getoption(name) for name in ("clause", "level", "case", "quick")}
     cases = select(
         library,
