@@ -41,7 +41,9 @@ def execute(folder: Path, **inputs: str) -> tuple[dict[str, dict[str, str]], int
     return outputs, code
 
 
-@pytest.mark.parametrize(("backend", "verdict", "code"), [("numpy", "INCOMPLETE", 4), ("fault:F02", "NOT CONFORMANT", 1)])
+@pytest.mark.parametrize(
+    ("backend", "verdict", "code"), [("numpy", "INCOMPLETE", 4), ("fault:F02", "NOT CONFORMANT", 1)]
+)
 def test_the_steps_of_the_action(tmp_path, backend, verdict, code):
     few = "--case by-hand/blk-none-completed --case by-hand/blk-many-completed --jobs 1"
     outputs, ended = execute(tmp_path, backend=backend, operation="QSAPrepare", arguments=few)

@@ -32,7 +32,7 @@ from conformance.backends.protocol import (
     infos_of,
     listed,
 )
-from conformance.errors import BackendError, nearest
+from conformance.errors import BackendError, nearest, plain, text_of
 from conformance.spec.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ GROUP = "qsa_conformance.backends"
 # Prefix to the module with a `backend(kind, id)`, named and not imported: connecting is below what it connects to.
 CATALOGUES: Mapping[str, str] = {"fault": "conformance.faults.catalogue", "variant": "conformance.faults.catalogue"}
 PREFIXES = (*CATALOGUES, "py", "cmd", "replay")
-# What a plug-in raises is reported, SystemExit and the like included; an interruption from the keyboard goes on.
-ANYTHING = (Exception, SystemExit, GeneratorExit)
+# What goes on as it is; all else that a plug-in raises is reported, SystemExit and the like included.
+THROUGH = (BackendError, Unsupported, KeyboardInterrupt)
 
 
 def usable(
@@ -197,9 +197,9 @@ def described(backend: Backend, text: str) -> tuple[BackendInfo, ...]:
     """What a backend says of itself, checked. Raises `BackendError` with a sentence for what nothing can be run on."""
     try:
         said = backend.describe()
-    except (BackendError, Unsupported):
+    except THROUGH:
         raise
-    except ANYTHING as error:
+    except BaseException as error:
         raise BackendError(f"'{text}': describe() raises {_said(error)}") from error
     infos: Sequence[object] = said if isinstance(said, tuple) and said else (said,)
     served = [_checked(info, text).operation for info in infos]
@@ -234,16 +234,15 @@ def _checked(info: object, text: str) -> BackendInfo:
 def shown(value: object) -> str:
     """A value in a message, whatever its own text does."""
     try:
-        return repr(value)[:80]
-    except ANYTHING:
+        return plain(repr(value), 80)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return f"a {type(value).__name__}"
 
 
 def _said(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except ANYTHING:
-        return type(error).__name__
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 # Classes of one's own
@@ -265,7 +264,10 @@ def _python(rest: str, text: str) -> Backend:
         if not equals:
             raise BackendError(f"'{text}': '{pair}' is not key=value")
         arguments[key] = value
-    return _made(factory, arguments, text)
+    try:
+        return _made(factory, arguments, text)
+    except ImportError as error:
+        raise BackendError(f"'{text}' cannot be built: {_said(error)}") from error
 
 
 def _module(name: str) -> Any:
@@ -281,9 +283,9 @@ def _module(name: str) -> Any:
 def _loaded(load: Callable[[], Any], text: str) -> Any:
     try:
         return load()
-    except (BackendError, Unsupported):
+    except THROUGH:
         raise
-    except ANYTHING as error:
+    except BaseException as error:
         raise BackendError(f"'{text}' cannot be loaded: {_said(error)}") from error
 
 
@@ -291,9 +293,9 @@ def _made(factory: Any, arguments: Mapping[str, str], text: str) -> Backend:
     """An instance, checked to have the methods of the protocol."""
     try:
         backend = factory(**arguments) if callable(factory) else factory
-    except (BackendError, Unsupported, ImportError):
+    except (*THROUGH, ImportError):
         raise
-    except ANYTHING as error:
+    except BaseException as error:
         raise BackendError(f"'{text}' cannot be built: {_said(error)}") from error
     missing = [name for name in ("describe", "prepare") if not callable(getattr(backend, name, None))]
     if missing:
