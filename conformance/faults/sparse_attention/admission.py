@@ -177,12 +177,14 @@ class SinksWithoutScale(Admission):
         return super().call(config, inputs)
 
 
-@fault("A175", "Values are not checked: rows outside the arrays are asked for.", "ERR-5", "NVIDIA/cudnn-frontend#676")
-class ValuesNotChecked(Lenient):
+@fault("A175", "Values out of range are cut to it, not refused.", "ERR-5", "NVIDIA/cudnn-frontend#676")
+class ValuesCut(Lenient):
     kinds = ("value",)
 
     def accepted(self, config: OperationConfig, inputs: Inputs) -> Inputs:
-        raise IndexError("index is out of bounds")
+        S, KB = inputs["key"].shape[2], inputs["block_indices"].shape[3]
+        lengths = {"key_length": inputs["key_length"].clip(0, S)} if "key_length" in inputs else {}
+        return {**inputs, **lengths, "block_count": inputs["block_count"].clip(0, KB)}
 
 
 # The wrong way to refuse
