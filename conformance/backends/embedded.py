@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 PACKAGE = __package__ or "conformance.backends"
@@ -24,6 +24,7 @@ class Embedded:
     argument: str = ""  # keyword that the text after the colon of a connect string is passed as
     extra: str = ""  # extra of this package that it needs
     origin: str = ""  # whose code is judged, one of "foreign", "composed", "project"; by default as the vendor says
+    readings: Mapping[str, str] = field(default_factory=dict)  # of the contract, that foreign code was written to
 
 
 @cache
@@ -40,6 +41,12 @@ def embedded() -> Mapping[tuple[str, str], tuple[str, Embedded]]:
 def names(operation: str = "") -> tuple[str, ...]:
     """The backends that serve an operation, or any."""
     return tuple(dict.fromkeys(name for name, served in embedded() if operation in ("", served)))
+
+
+def usual_readings(connect: str, operation: str) -> dict[str, str]:
+    """The readings under which a backend is judged unless others are switched: of a bundled one those of its entry."""
+    _, entry = embedded().get((connect.partition(":")[0], operation), ("", None))
+    return dict(entry.readings) if entry else {}
 
 
 def operations(name: str = "") -> tuple[str, ...]:

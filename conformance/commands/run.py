@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from conformance.backends.connect import operations_of, usable
-from conformance.backends.embedded import names
+from conformance.backends.embedded import names, usual_readings
 from conformance.backends.protocol import Unsupported, close
 from conformance.commands.options import (
     LibraryChoice,
@@ -156,7 +156,9 @@ def run_operation(
         chosen = select(source, expression=expression, clauses=clauses, level=level, ids=ids, quick=quick)
         served = library.operation.operation
         connects = backends or (latest.connects(served)[:1] if last_failed else ()) or names(served)
-        plans = [Plan(text, chosen, not filters, filters, readings) for text in connects]
+        plans = [
+            Plan(text, chosen, not filters, filters, readings or usual_readings(text, served)) for text in connects
+        ]
         plans = [failed_lately(plan, served) for plan in plans] if last_failed else plans
         tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
     if expectations and len(tasks) != 1:

@@ -39,7 +39,7 @@ def select(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[s
             count[n, :, row] = m
             with np.errstate(all="ignore"):  # NaN, infinity and overflow are values here (SEP-2, NUM-3)
                 heads = np.maximum(query[n, :, row] @ keys[n, :visible].T, 0) * weights[n, row][:, None]
-                scores = heads.reshape(Hs, -1, visible).sum(axis=1)
+                scores = heads.reshape(Hs, Hi // Hs, visible).sum(axis=1)
             for g in range(Hs):
                 indices[n, g, row, :m] = np.argsort(-scores[g], kind="stable")[:m]
     return {"block_indices": indices, "block_count": count}

@@ -128,7 +128,8 @@ class TorchSession:
         """SEL-1, SEL-2, TIE-1, ORD-1: indices [Hs, l, K] of the best visible blocks, -1 behind them."""
         torch = self._torch
         hidden = torch.arange(scores.shape[-1]) >= visible[:, None]
-        scores = scores.masked_fill(hidden, -torch.inf)
+        # NaN ranks first, as in topk; once it is a number every row has its K-th score, whatever other rows hold (SEP-2)
+        scores = scores.masked_fill(scores.isnan(), torch.inf).masked_fill(hidden, -torch.inf)
         K = min(self._K, scores.shape[-1])
         values, order = scores.topk(K, dim=-1)
         if self._stable:
@@ -137,8 +138,6 @@ class TorchSession:
             above, equal = scores > last, scores == last
             wanted = above | (equal & (equal.cumsum(-1) <= K - above.sum(-1, keepdim=True)))
             order = wanted.nonzero()[:, -1].view(*scores.shape[:-1], -1)
-            if order.shape[-1] != K:  # NaN among them: nothing is asked for but the count
-                order = scores.topk(K, dim=-1).indices.sort().values
             ranks = scores.gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
             order = order.gather(-1, ranks)
         order = order.masked_fill(torch.arange(K) >= visible[:, None], -1)
