@@ -45,12 +45,18 @@ class Suite:
     causes: dict[tuple[str, ...], str] = field(default_factory=dict)  # cause of failures to the first case
     expectations: dict[str, Expectations | None] = field(default_factory=dict)
 
+    def readings_of(self, connect: str) -> dict[str, str]:
+        """Those that were switched, else those under which this backend is judged."""
+        from conformance.backends.embedded import usual_readings
+
+        return self.readings or usual_readings(connect, self.library.operation.operation)
+
     def engine(self, connect: str) -> Engine:
         if connect not in self.engines:
             from conformance.judging.engine import Engine
 
             backend, info = self.backends[connect]
-            self.engines[connect] = Engine(self.library.operation, backend, self.readings, info)
+            self.engines[connect] = Engine(self.library.operation, backend, self.readings_of(connect), info)
         return self.engines[connect]
 
 
@@ -112,7 +118,7 @@ def _build(config: pytest.Config) -> Suite:
     suite = Suite(library, cases, not any(filters.values()), readings)
     for connect in connects:
         suite.backends[connect] = usable(connect, operation=library.operation.operation)
-        suite.expectations[connect] = find(connect, Path(given) if given else None, library, readings)
+        suite.expectations[connect] = find(connect, Path(given) if given else None, library, suite.readings_of(connect))
     return suite
 
 
@@ -211,7 +217,7 @@ def _failure(suite: Suite, connect: str, case: Case, outcome: Outcome) -> str:
     first = suite.causes.setdefault((connect, *cause(case, outcome)), case.id)
     if first != case.id:
         return f"as {first}: {what}"
-    return "\n".join([line(case.says), what, line(repeat(connect, case.id, readings=suite.readings))])
+    return "\n".join([line(case.says), what, line(repeat(connect, case.id, readings=suite.readings_of(connect)))])
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -271,10 +277,10 @@ def _summary(suite: Suite, connect: str, outcomes: list[Outcome], *, explain: bo
     cases = tuple(case for case in library.cases if case.id in ran)
     backend, info = suite.backends[connect]
     filters = {} if complete else {"pytest": "a selection of cases"}
-    plan = Plan(connect, cases, complete, filters, suite.readings, suite.expectations.get(connect))
+    plan = Plan(connect, cases, complete, filters, suite.readings_of(connect), suite.expectations.get(connect))
     log: Log = execute(plan, library, info, outcomes)
     failures = [outcome for outcome in outcomes if outcome.status in ("fail", "error")]
-    if explain and failures and not suite.readings:
+    if explain and failures and not plan.readings:
         from conformance.failures.diagnose import explain as explained
 
         found = explained(library, backend, info, failures)

@@ -72,10 +72,12 @@ def command(
 
 
 def _run(connect: str, library: Library, isolation: Isolation) -> Log:
+    from conformance.backends.embedded import usual_readings
     from conformance.commands.run import run_one
     from conformance.running.run import Plan
 
-    return run_one(Plan(connect, library.cases, complete=True), library, None, isolation=isolation, explain=False)
+    plan = Plan(connect, library.cases, complete=True, readings=usual_readings(connect, library.operation.operation))
+    return run_one(plan, library, None, isolation=isolation, explain=False)
 
 
 def _show(known: Expectations) -> int:

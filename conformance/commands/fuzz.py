@@ -70,8 +70,10 @@ def command(
     Stops at the first failure unless it is told to keep going. Every example is in the log, whose name is printed; the
     logs of all shards of a campaign make one report. Exit code 0: nothing failed; 1: something did; 4: interrupted.
     """
+    from conformance.backends.embedded import usual_readings
     from conformance.errors import UsageError
     from conformance.fuzzing.campaign import Campaign
+    from conformance.library.operations import load_operation
 
     if examples and seconds:
         raise UsageError("give --examples or --seconds, not both")
@@ -87,7 +89,7 @@ def command(
         seconds=seconds or 0.0,
         shard=shard,
         keep_going=keep_going,
-        readings=readings,
+        readings=readings or usual_readings(connect, load_operation(operation).operation),
         isolation=isolation,
         operation=operation,
     )

@@ -43,7 +43,7 @@ def command(
     import tempfile
     from dataclasses import replace
 
-    from conformance.backends.embedded import names
+    from conformance.backends.embedded import names, usual_readings
     from conformance.backends.protocol import Unsupported
     from conformance.commands.run import exit_code, run_one
     from conformance.errors import BackendError, UsageError
@@ -69,8 +69,9 @@ def command(
         publish.add(output, path, taken)
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(chosen):
-            plan = Plan(name, cases, complete=not quick, filters=filters)
-            plan = replace(plan, expectations=find(name, None, library, {}))
+            followed = usual_readings(name, library.operation.operation)
+            plan = Plan(name, cases, complete=not quick, filters=filters, readings=followed)
+            plan = replace(plan, expectations=find(name, None, library, followed))
             path = Path(folder) / f"{number}.jsonl"
             try:
                 log = run_one(plan, library, path, isolation=isolation)

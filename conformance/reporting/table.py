@@ -83,6 +83,11 @@ def verdict_of(log: Log) -> str:
     return standing(log).verdict
 
 
+def readings(log: Log) -> str:
+    """The readings of the contract that were switched for a run, as in "ties=free"; empty where there are none."""
+    return ", ".join(f"{name}={choice}" for name, choice in log.header.readings.items())
+
+
 def titles(logs: Sequence[Log]) -> list[str]:
     """A heading for every log: its connect string, with version, day, time and number where that says too little."""
     heads = [line(log.label) or log.header.backend.connect for log in logs]
@@ -132,6 +137,8 @@ def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple")
     rows.append(["all cases", *(cell(count(log.outcomes)) for log in logs)])
     rows.append(["verdicts", *(f"{sum(o.verdicts for o in log.outcomes):,}" for log in logs)])
     rows.append(["seconds", *(f"{sum(o.seconds for o in log.outcomes):.1f}" for log in logs)])
+    if any(log.header.readings for log in logs):
+        rows.append(["readings", *(readings(log) or "-" for log in logs)])
     rows.append(["", *(verdict_of(log) for log in logs)])
     heads = ["clauses", *titles(logs)]
     return tabulate(rows, heads, tablefmt=format, disable_numparse=True, stralign="left")
@@ -145,7 +152,6 @@ def report(logs: Sequence[Log], operation: Operation, *, full: int = SHOWN_GROUP
         f"{head.operation}, contract {head.contract}, library {head.library}, "
         f"{plural(len(operation.clauses), 'clause')}"
     ]
-    lines += [f"reading: {name} = {choice}" for name, choice in head.readings.items()]
     lines += ["", matrix(logs, operation)]
     lines += ["", "A cell counts the cases that cite a clause of the group, then the largest error / bound among them."]
     timed = timings.of_logs(logs)
@@ -166,6 +172,7 @@ def ending(log: Log, operation: Operation, title: str, *, full: int = SHOWN_GROU
     found = standing(log)
     lines = [f"{title}: {found.verdict}{_extent(log, found)}"]
     lines.append(f"    {backend.version}, {backend.vendor}, {backend.device}")
+    lines += [f"    judged under the readings {text} of the contract" for text in [readings(log)] if text]
     lines += [f"    {text}" for text in omissions(log, found)]
     lines += [f"    {text}" for text in [overview(log, operation)] if text]
     lines += expectation_lines(log)

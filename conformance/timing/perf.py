@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from conformance.backends.connect import usable
+from conformance.backends.embedded import usual_readings
 from conformance.backends.protocol import (
     Backend,
     BackendInfo,
@@ -78,10 +79,11 @@ def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) 
     Raises `Refused` when it is not, `BackendError` and `Unsupported` as connecting does, `UsageError` for a log that
     is of another library or not complete.
     """
+    followed = usual_readings(connect, library.operation.operation)
     given = next((log for log in logs if log.header.backend.connect == connect), None)
     if given:
-        if given.header.library != library.digest or given.header.readings:
-            what = "under switched readings" if given.header.readings else "with another library"
+        if given.header.library != library.digest or given.header.readings != followed:
+            what = "with another library" if given.header.readings == followed else "under switched readings"
             raise UsageError(f"{given.path} is of a run {what}; run `qsa-conformance run -b {connect}` again")
         verdict = verdict_of(given)
         if verdict == "INCOMPLETE":
@@ -90,7 +92,7 @@ def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) 
             raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
         return given
     backend, info = usable(connect, operation=library.operation.operation)
-    plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"})
+    plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"}, followed)
     log = execute(plan, library, info, outcomes(plan, library, backend, info))
     if verdict_of(log) == "NOT CONFORMANT":
         wrong = [o for o in log.outcomes if o.status in ("fail", "error")]

@@ -20,7 +20,7 @@ import openvino
 from openvino import opset15 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from conformance.backends import refusals
+from conformance.backends import foreign, refusals
 from conformance.backends.openvino.build import FEATURE, build_native, find_toolchain
 from conformance.backends.openvino.kernel import ELEMENT_TYPES, Workers
 from conformance.backends.openvino.kernel_timing import Part, kernel_alone
@@ -327,7 +327,7 @@ def refused_at(phase: str) -> Iterator[None]:
     except RuntimeError as error:
         said = _REFUSAL.search(str(error))
         if said is None:
-            raise
+            raise foreign.told(FEATURE, error) from error
         raise Rejected(said[1], phase, tuple(said[2].split(","))) from error
 
 

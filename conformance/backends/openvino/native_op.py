@@ -58,7 +58,7 @@ class OpenVINONative:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise Unsupported(FEATURE, f"{self._device.name} cannot compile the operation: {reason}", URL) from error
-        return CompiledSession(checker, compiled, self._names(node))
+        return CompiledSession(checker, compiled, self._names(node), FEATURE)
 
     def _node(self, config: OperationConfig, ports: dict[str, Any]) -> Any:
         """The operation on these inputs, positional, and its attributes by name, as its documentation has them."""

@@ -66,7 +66,7 @@ class OpenVINOPythonOp:
         node = self._node(list(ports.values()), **config.attributes)
         names = [output.name for output in self.operation.outputs]
         model = through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
-        return CompiledSession(checker, self._device.compile(model), names)
+        return CompiledSession(checker, self._device.compile(model), names, self._device.feature)
 
 
 def through_ir(core: openvino.Core, model: openvino.Model) -> openvino.Model:

@@ -11,6 +11,7 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
+from conformance.backends import foreign
 from conformance.backends.protocol import Unsupported
 from conformance.backends.refusals import Checker
 
@@ -152,9 +153,12 @@ class Device:
 class CompiledSession:
     """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
 
-    def __init__(self, checker: Checker, compiled: Any, outputs: Sequence[str]) -> None:
-        """`outputs` are the contract's names of what the backend returns; those the model lacks come back empty."""
-        self.checker = checker
+    def __init__(self, checker: Checker, compiled: Any, outputs: Sequence[str], adapter: str) -> None:
+        """`outputs` are the contract's names of what the backend returns; those the model lacks come back empty.
+
+        `adapter` is the name under which errors of the plug-in are told.
+        """
+        self.checker, self._adapter = checker, adapter
         self.compiled_model = compiled
         self._ports = [port.any_name for port in compiled.inputs]
         self._outputs = [port.any_name for port in compiled.outputs]
@@ -173,7 +177,10 @@ class CompiledSession:
         # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
         for index, (element_type, shape) in enumerate(zip(self._types, self._shapes, strict=True)):
             request.set_output_tensor(index, openvino.Tensor(element_type, shape))
-        results = request.infer(share_outputs=True).to_tuple()
+        try:
+            results = request.infer(share_outputs=True).to_tuple()
+        except Exception as error:
+            raise foreign.told(self._adapter, error) from error
         # For bf16 OpenVINO's arrays have the right bits and the wrong type.
         outputs = {
             name: array.view(_BFLOAT16) if element_type == openvino.Type.bf16 else array

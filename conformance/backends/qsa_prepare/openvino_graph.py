@@ -54,7 +54,8 @@ class OpenVINOGraph:
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
-        return CompiledSession(checker, self._device.compile(build_model(checker)), OUTPUTS)
+        model = self._device.compile(build_model(checker))
+        return CompiledSession(checker, model, OUTPUTS, self._device.feature)
 
 
 def build_model(checker: Checker) -> openvino.Model:

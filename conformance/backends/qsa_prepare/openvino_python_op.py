@@ -52,7 +52,7 @@ class OpenVINOPythonOp:
         """Build the model, pass it through IR and compile it; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
         model = through_ir(self._device.core, build_model(checker))
-        return CompiledSession(checker, self._device.compile(model), OUTPUTS)
+        return CompiledSession(checker, self._device.compile(model), OUTPUTS, self._device.feature)
 
 
 def build_model(checker: Checker) -> openvino.Model:

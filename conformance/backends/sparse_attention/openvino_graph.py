@@ -12,7 +12,7 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
-from conformance.backends import refusals
+from conformance.backends import foreign, refusals
 from conformance.backends.openvino.nodes import Node, divided, ints, rounded, size, steps
 from conformance.backends.openvino.runtime import URL, Device, Inputs, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig
@@ -79,7 +79,8 @@ class GraphSession:
             self._requests[form] = names, Inputs(compiled.create_infer_request())
         names, bound = self._requests[form]
         bound.bind(inputs[name] for name in names)
-        result = bound.request.infer(share_outputs=True).to_tuple()[0]
+        with foreign.calls("openvino-graph"):
+            result = bound.request.infer(share_outputs=True).to_tuple()[0]
         # For bf16 OpenVINO's arrays have the right bits and the wrong type.
         return {"attention_output": np.array(result).view(inputs["query"].dtype)}
 

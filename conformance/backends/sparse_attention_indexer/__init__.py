@@ -17,7 +17,11 @@ BACKENDS: Mapping[str, Embedded] = {
     "openvino-cpu-op": Embedded("openvino_cpu_op", "OpenVINOCpuOp", "an OpenVINO custom operation in C++"),
     "openvino-native": Embedded("openvino_native", "OpenVINONative", "OpenVINO's own operation", "device"),
     "transformers": Embedded(
-        "transformers_model", "TransformersModel", "the published model's own selection", extra="peers"
+        "transformers_model",
+        "TransformersModel",
+        "the published model's own selection",
+        extra="peers",
+        readings={"ties": "free"},  # it takes what torch.topk gives
     ),
     "torch": Embedded("torch_eager", "TorchEager", "eager PyTorch", "mode", extra="peers", origin="composed"),
     "onnxruntime": Embedded(

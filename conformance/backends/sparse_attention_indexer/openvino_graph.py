@@ -13,6 +13,7 @@ import numpy as np
 import openvino
 from openvino import opset15 as ops
 
+from conformance.backends import foreign
 from conformance.backends.openvino.nodes import divided, ints, steps
 from conformance.backends.openvino.runtime import URL, Device, Inputs, type_of
 from conformance.backends.protocol import BackendInfo, OperationConfig
@@ -68,7 +69,8 @@ class GraphSession:
         refusals.check_call(self._config, inputs)
         bound = self._idle.pop() if self._idle else Inputs(self._compiled.create_infer_request())
         bound.bind(inputs[name] for name in self._ports)
-        results = bound.request.infer(share_outputs=True).to_tuple()
+        with foreign.calls("openvino-graph"):
+            results = bound.request.infer(share_outputs=True).to_tuple()
         outputs = {name: np.array(array) for name, array in zip(OUTPUTS, results, strict=True)}
         self._idle.append(bound)
         return outputs

@@ -128,7 +128,7 @@ class TorchSession:
         """SEL-1, SEL-2, TIE-1, ORD-1: indices [Hs, l, K] of the best visible blocks, -1 behind them."""
         torch = self._torch
         hidden = torch.arange(scores.shape[-1]) >= visible[:, None]
-        # NaN ranks first, as in topk; once it is a number every row has its K-th score, whatever other rows hold (SEP-2)
+        # NaN ranks first, as in topk; as a number it leaves every row its K-th score, whatever others hold (SEP-2)
         scores = scores.masked_fill(scores.isnan(), torch.inf).masked_fill(hidden, -torch.inf)
         K = min(self._K, scores.shape[-1])
         values, order = scores.topk(K, dim=-1)

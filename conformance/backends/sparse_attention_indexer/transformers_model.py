@@ -145,6 +145,8 @@ def _model_config(r: int, K: int, Hi: int, Di: int) -> Any:
     return Qwen4ExpTextConfig(
         hidden_size=(Hi + 1) * Di,
         num_hidden_layers=1,
+        num_attention_heads=1,  # checked to divide the hidden size
+        num_key_value_heads=1,
         layer_types=["indexed_attention"],
         head_dim=max(Di - Di % 2, 2),  # of no use to the indexer, but checked to be even
         indexer_n_heads=Hi,

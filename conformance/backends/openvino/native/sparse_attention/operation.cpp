@@ -56,6 +56,16 @@ void check_multiple(const ov::Dimension& H, const ov::Dimension& of, const char*
         rules.refuse(2, names, join("the number of query heads ", H, " is not a multiple of ", symbol, " = ", of));
 }
 
+// The query tokens say how many groups there are; a selection with other rows is at fault, alone or both of its ports.
+void check_groups(const ov::PartialShape* shapes, const ov::Dimension& Lq) {
+    std::vector<std::size_t> odd;
+    for (const std::size_t port : {block_indices, block_count})
+        if (shapes[port].rank().is_static() && !shapes[port][2].compatible(Lq)) odd.push_back(port);
+    if (!odd.empty())
+        rules.refuse(2, rules.list_names(odd),
+                     join("it has ", shapes[odd.front()][2], " rows, but there are ", Lq, " groups of query tokens"));
+}
+
 // ERR-2.
 Sizes check_shapes(const ov::PartialShape* shapes, std::size_t count, std::int64_t qb) {
     for (const std::size_t port : {query, key, value, block_indices}) rules.rank(shapes[port], port, 4);
@@ -65,7 +75,7 @@ Sizes check_shapes(const ov::PartialShape* shapes, std::size_t count, std::int64
     if (count > scale && !shapes[scale].compatible(ov::PartialShape{}) && !shapes[scale].compatible(ov::PartialShape{1}))
         rules.refuse(2, "scale", join("its shape is ", shapes[scale], ", but it is a scalar or [1]"));
     if (count > sinks) rules.rank(shapes[sinks], sinks, 1);
-    Agreement N(rules, "N"), H(rules, "H"), Hkv(rules, "Hkv"), Hs(rules, "Hs"), S(rules, "S"), E(rules, "E"), Lq(rules, "Lq");
+    Agreement N(rules, "N"), H(rules, "H"), Hkv(rules, "Hkv"), Hs(rules, "Hs"), S(rules, "S"), E(rules, "E");
     const auto add = [&](Agreement& agreement, Port port, std::size_t axis) { agreement.add(port, shapes[port], axis); };
     for (const Port port : {query, key, value, block_indices, block_count}) add(N, port, 0);
     if (lengths && shapes[key_length_port].rank().is_static() && !shapes[key_length_port][0].compatible(1))
@@ -83,11 +93,8 @@ Sizes check_shapes(const ov::PartialShape* shapes, std::size_t count, std::int64
     ov::Dimension L, Ev, KB;
     if (shapes[query].rank().is_static()) {
         L = shapes[query][2];
-        Lq.add(query, groups(L, qb));
+        check_groups(shapes, groups(L, qb));
     }
-    add(Lq, block_indices, 2);
-    add(Lq, block_count, 2);
-    Lq.settle();
     if (shapes[value].rank().is_static()) Ev = shapes[value][3];
     if (shapes[block_indices].rank().is_static()) KB = shapes[block_indices][3];
     Sizes sizes{N.settle(), H.settle(), Hkv.settle(), Hs.settle(), L, S.settle(), E.settle(), Ev, KB};
