@@ -28,6 +28,7 @@ from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind, Outcome
 from conformance.library.operations import cases_root
 from conformance.library.reading import Library
+from conformance.spec.broken import spoilt, ways
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.inputs import inputs_of
@@ -457,8 +458,10 @@ def _followed(
     if reading.by == "declaration":
         everything = {output.name for output in operation.outputs} <= set(info.outputs)
         return reading.default if everything else next(iter(reading.alternatives))
-    if reading.without:
+    if set(reading.without.values()) & operation.features.keys():
         return _followed_refusal(operation, backend, info, cases, reading)
+    if reading.without:
+        return _followed_leniency(operation, backend, info, cases, reading)
     choices = [reading.default, *reading.alternatives]
     telling = list(islice((case for case in cases if told_apart(operation, case, reading.name, choices)), TELLING))
     scores = dict.fromkeys(choices, 0)
@@ -473,6 +476,24 @@ def _followed(
         return ""
     at_best = [choice for choice in choices if scores[choice] == best]
     return next((choice for choice in at_best if choice in reading.narrower), at_best[0])
+
+
+def _followed_leniency(
+    operation: Operation, backend: Backend, info: BackendInfo, cases: Sequence[Case], reading: Reading
+) -> str:
+    """A reading that computes what the default refuses: break the rules of the attribute or port."""
+    choice, name = next(iter(reading.without.items()))
+    valid = [case for case in cases if not case.refusal][:TELLING]
+    rules = [rule for rule in operation.refusals if name in rule.names]
+    broken = [spoilt(case, operation, rule, way) for case in valid for rule in rules for way in range(ways(rule))]
+    engine = Engine(operation, backend, info=info)
+    try:
+        outcomes = [engine.run(case) for case in broken if case]
+    finally:
+        engine.close()
+    if any(outcome.kind is Kind.COMPUTES for outcome in outcomes):
+        return choice
+    return reading.default if any(outcome.status in ("pass", "quality-warning") for outcome in outcomes) else ""
 
 
 def _followed_refusal(
