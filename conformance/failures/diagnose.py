@@ -537,7 +537,7 @@ def told_apart(operation: Operation, case: Case, name: str, choices: Sequence[st
 def _differ(a: Mapping[str, Expected], b: Mapping[str, Expected]) -> bool:
     for name, one in a.items():
         other = b[name]
-        if one.shape != other.shape or len(one.parts) != len(other.parts):
+        if one.shape != other.shape or one.dtype != other.dtype or len(one.parts) != len(other.parts):
             return True
         for p, q in zip(one.parts, other.parts, strict=True):
             if len(p.index) != len(q.index) or any(
