@@ -143,7 +143,7 @@ def test_the_printed_command_repeats_a_generated_case(cli, campaign, tmp_path):
 def test_cases_of_a_log_are_selected_and_run_as_those_of_the_library(cli, campaign, tmp_path):
     log, case_id, _ = campaign
     code, out, _ = cli("run", "-b", "numpy", "--from-log", log, "--case", case_id)
-    assert code == 4 and "1 cases, not the whole library" in out
+    assert code == 4 and "1 case, not the whole library" in out
     code, _, err = cli("run", "--from-log", log, "--case", "generated/0")
     assert code == 2 and "no case 'generated/0'" in err
     assert "cannot be read" in cli("run", "--from-log", tmp_path / "none.jsonl")[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from conformance.errors import LibraryError, UsageError
-from conformance.library.lint import problems
+from conformance.library.lint import SENTENCE, problems
 from conformance.library.reading import Library, load_file
 from conformance.library.writing import as_yaml
 from conformance.record.recorded import Recorded
@@ -54,8 +54,19 @@ def renamed(found: Recorded, operation: Operation, folder: Path, id: str, says: 
     topic = folder.resolve().name.lstrip("0123456789-")
     if not topic:
         raise UsageError(f"--to {folder}: the folder's name is the topic of its cases, and this one is only a number")
-    sentence = says or operation.clause[clause].says
+    sentence = says or first_sentence(operation.clause[clause].says)
     return msgspec.structs.replace(case, id=f"{topic}/{name}", says=sentence, kills=(), place="")
+
+
+def first_sentence(text: str) -> str:
+    """What a clause says, as one sentence that a case may have: its first one, or as much of it as there is room for."""
+    sentence = re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".!?")
+    if len(sentence) >= SENTENCE:
+        # Up to a pause, where there is one, and else up to a word.
+        room = sentence[: SENTENCE - 1]
+        cut = max(room.rfind(mark) for mark in (";", ":", ","))
+        sentence = room[: cut if cut > SENTENCE // 3 else room.rfind(" ")]
+    return f"{sentence.rstrip(' ,;:')}."
 
 
 def slug(text: str) -> str:

@@ -6,6 +6,7 @@ so that it can be repeated.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -17,7 +18,8 @@ from conformance.spec.case import Case
 # Runs cases in this order in a fresh process, or one as good, and gives the outcome of the last one.
 Retry = Callable[[Sequence[Case]], Outcome]
 
-CONFIRMED = 2  # failures of one signature that are found to fail alone in a fresh process; more are taken to do so
+CONFIRMED = 2  # failures of one signature that are looked at in a fresh process; more are taken to be as those were
+PATIENCE = 40.0  # seconds of one engine for runs in fresh processes, and for the searches
 SEARCHES = 4  # failures for which the cases that they need are looked for
 TRIES = 40  # runs of a search
 REMEMBERED = 4096  # cases that may have left something behind
@@ -38,6 +40,8 @@ class Company:
         self._again, self._retry = again, retry
         self._past: list[Case] = []
         self._confirmed: dict[tuple[str, str, str], int] = {}
+        self._shared: dict[tuple[str, str, str], int] = {}
+        self._spent = 0.0
         self._known: list[tuple[Case, ...]] = []
         self._searches = 0
 
@@ -52,24 +56,41 @@ class Company:
             alone = self._again((case,))
             if first.lost or alone.status in GOOD:
                 told = in_company(first, alone, earlier[-1], clause)
-                return self._with_needed(case, told) if told.kind is Kind.ALONE and not first.lost else told
+                return self._with_needed(case, told, earlier[-1]) if told.kind is Kind.ALONE and not first.lost else told
             first = alone
         if self._retry is None or first.lost or not self._past:
             return first
         signature = first.signature
-        if self._confirmed.get(signature, 0) >= CONFIRMED:
+        own, shared = self._confirmed.get(signature, 0), self._shared.get(signature, 0)
+        if own >= CONFIRMED or (self._spent > PATIENCE and not shared):
             return first
-        alone = self._retry((case,))
-        if alone.status not in GOOD:
-            self._confirmed[signature] = self._confirmed.get(signature, 0) + 1
-            return first
-        told = in_company(first, alone, self._past[-1].id, clause, fresh="in a fresh process", same="in one process")
-        return self._with_needed(case, told)
+        if shared >= CONFIRMED or self._spent > PATIENCE:
+            return self._taken_for_shared(first, clause)
+        started = time.monotonic()
+        try:
+            alone = self._retry((case,))
+            if alone.status not in GOOD:
+                self._confirmed[signature] = own + 1
+                return first
+            self._shared[signature] = shared + 1
+            before = self._past[-1].id
+            told = in_company(first, alone, before, clause, fresh="in a fresh process", same="in one process")
+            return self._with_needed(case, told, before)
+        finally:
+            self._spent += time.monotonic() - started
 
-    def _with_needed(self, case: Case, told: Outcome) -> Outcome:
-        """The outcome with the cases that it needs, where they can be found."""
+    def _taken_for_shared(self, first: Outcome, clause: str) -> Outcome:
+        """A failure as those that passed in a fresh process, without another look: `after` stays empty."""
+        reason = f"as others that pass in a fresh process: {first.reason}"
+        return msgspec.structs.replace(first, clause=clause, reason=reason, kind=Kind.ALONE)
+
+    def _with_needed(self, case: Case, told: Outcome, before: str) -> Outcome:
+        """The outcome with the cases that it needs, where they can be found; `before` is the one it was said to need."""
         needed = self._needed(case)
-        return msgspec.structs.replace(told, after=tuple(one.id for one in needed)) if needed else told
+        if not needed:
+            return told
+        reason = told.reason.replace(before, needed[-1].id, 1)
+        return msgspec.structs.replace(told, reason=reason, after=tuple(one.id for one in needed))
 
     def _needed(self, case: Case) -> tuple[Case, ...]:
         tries = 0

@@ -151,6 +151,11 @@ class Engine:
             observer.ended(case, outcome)
         return outcome
 
+    def first(self, case: Case) -> Outcome:
+        """The outcome of one case as it comes: without asking whether it needs others to come before."""
+        with quiet():
+            return self._attempt(case)[0]
+
     def _again(self, cases: Sequence[Case], *, fresh: bool = False) -> Outcome:
         """The outcome of the last of some cases, run in this order on a fresh session; with `fresh`, on fresh ones."""
         if fresh:

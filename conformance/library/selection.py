@@ -95,22 +95,26 @@ def select(
     ids: Sequence[str] = (),
     quick: bool = False,
 ) -> tuple[Case, ...]:
-    """The chosen cases, in the library's order. Raises `UsageError` for unknown names and when nothing is left."""
+    """The chosen cases: in the library's order, or in that of the `ids`, as some failures need others to come before.
+
+    Raises `UsageError` for unknown names and when nothing is left.
+    """
     known = {**library.operation.clause, **library.operation.groups}
     for clause in clauses:
         if clause not in known:
             raise UsageError(f"no clause '{clause}'{nearest(clause, list(known))}")
-    named = {case_id for name in ids for case_id in named_by(library, name)}
+    order = {case_id: number for number, name in enumerate(ids) for case_id in named_by(library, name)}
     test = matcher(expression) if expression else None
     wanted = set(clauses)
     chosen = [
         case
         for case in library.cases
         if (not test or test(case.id))
-        and (not ids or case.id in named)
+        and (not ids or case.id in order)
         and (not level or case.level == level)
         and (not wanted or any(c in wanted or c.partition("-")[0] in wanted for c in case.clauses))
     ]
+    chosen.sort(key=lambda case: order.get(case.id, 0))
     if not chosen:
         raise UsageError("no case is left by these filters; see: qsa-conformance cases list")
     return tuple(_quick(chosen) if quick else chosen)

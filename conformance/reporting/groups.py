@@ -98,7 +98,8 @@ def _by_suspect(log: Log, outcomes: Sequence[Outcome]) -> Iterator[Group]:
         # Failures that nothing is known of stay with the most frequent suspect.
         own = [o for o in ordered if (log.results[o.case].diagnosis or most) == suspect]
         # The simplest one that the suspect was found for is what its name is read next to.
-        own.sort(key=lambda o: not log.results[o.case].diagnosis)
+        # One of which it is known after which cases it fails can be repeated.
+        own.sort(key=lambda o: (not log.results[o.case].diagnosis, not o.after))
         first = own[0]
         clause, output, region = cause(log.cases[first.case].case, first)
         yield Group(

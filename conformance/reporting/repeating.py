@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from conformance.judging.engine import Outcome
+from conformance.judging.outcome import Kind, Outcome
 from conformance.record.log import Log
 
 
@@ -17,10 +17,12 @@ def repeat(
     log: str = "",
     readings: Mapping[str, str] | None = None,
     operation: str = "",
+    after: Sequence[str] = (),
 ) -> str:
-    """The command that repeats a case, of the library or of a log."""
+    """The command that repeats a case, of the library or of a log; the cases `after` which it fails come first."""
     source = f" --from-log {shlex.quote(log)}" if log else operation_option(operation)
-    return f"{command} -b {shlex.quote(connect)}{source} --case {shlex.quote(case)}{reading_options(readings or {})}"
+    cases = "".join(f" --case {shlex.quote(name)}" for name in (*after, case) if name)
+    return f"{command} -b {shlex.quote(connect)}{source}{cases}{reading_options(readings or {})}"
 
 
 def operation_option(operation: str) -> str:
@@ -42,8 +44,18 @@ def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") 
     elsewhere = head.seed is not None or {"shrink", "--from-log"} & head.filters.keys()
     path = log.origins.get(outcome.case, log.path) or head.filters.get("--from-log", "") if elsewhere else ""
     isolate = " --isolate" if outcome.lost and not head.backend.connect.startswith("cmd:") else ""
+    # A case that passes alone, when it is not known after which others it fails, is repeated by the whole run.
+    unknown = outcome.kind is Kind.ALONE and not outcome.after and not outcome.lost
     return (
-        repeat(head.backend.connect, outcome.case, command, log=path, readings=head.readings, operation=head.operation)
+        repeat(
+            head.backend.connect,
+            "" if unknown else outcome.case,
+            command,
+            log=path,
+            readings=head.readings,
+            operation=head.operation,
+            after=outcome.after,
+        )
         + isolate
     )
 

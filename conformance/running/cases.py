@@ -140,9 +140,9 @@ class CaseBench:
         return run_case(self._isolated, case)
 
     def retry(self, cases: Sequence[Case]) -> Outcome:
-        """The outcome of the last of some cases, run in this order in a fresh process."""
+        """The outcome of the last of some cases, run in this order in a fresh process, or one as good."""
         try:
-            backend, info = self._usable(True)
+            backend, info = self._usable(not as_fresh(self.setup.connect))
         except (BackendError, Unsupported) as error:
             lost = Lost("crash", f"cannot be started again: {error}")
             return CaseWork(self.setup).given_up(One(cases[-1]), lost, "")
@@ -157,6 +157,11 @@ class CaseBench:
         for engine in self._engines:
             engine.close()
             close(engine.backend)
+
+
+def as_fresh(connect: str) -> bool:
+    """Whether a backend that is connected to anew shares nothing with those before, as if in a process of its own."""
+    return connect.partition(":")[0] in ("fault", "variant", "cmd")
 
 
 def run_case(engine: Engine, case: Case) -> Outcome:
