@@ -59,7 +59,7 @@ def renamed(found: Recorded, operation: Operation, folder: Path, id: str, says: 
 
 
 def first_sentence(text: str) -> str:
-    """What a clause says, as one sentence that a case may have: its first one, or as much of it as there is room for."""
+    """What a clause says, as one sentence for a case: its first one, or as much of it as there is room for."""
     sentence = re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".!?")
     if len(sentence) >= SENTENCE:
         # Up to a pause, where there is one, and else up to a word.

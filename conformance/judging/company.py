@@ -56,7 +56,9 @@ class Company:
             alone = self._again((case,))
             if first.lost or alone.status in GOOD:
                 told = in_company(first, alone, earlier[-1], clause)
-                return self._with_needed(case, told, earlier[-1]) if told.kind is Kind.ALONE and not first.lost else told
+                return (
+                    self._with_needed(case, told, earlier[-1]) if told.kind is Kind.ALONE and not first.lost else told
+                )
             first = alone
         if self._retry is None or first.lost or not self._past:
             return first
@@ -85,7 +87,7 @@ class Company:
         return msgspec.structs.replace(first, clause=clause, reason=reason, kind=Kind.ALONE)
 
     def _with_needed(self, case: Case, told: Outcome, before: str) -> Outcome:
-        """The outcome with the cases that it needs, where they can be found; `before` is the one it was said to need."""
+        """The outcome with the cases that it needs, where they are found; `before` is the one it is said to need."""
         needed = self._needed(case)
         if not needed:
             return told

@@ -13,8 +13,6 @@ from conformance.record.log import read_log
 from conformance.running.cases import CaseBench, Setup
 
 
-
-
 @pytest.mark.parametrize("fault", ["F83", "F83r"])
 def test_the_line_that_is_printed_repeats_the_failure(cli, tmp_path, fault):
     code, out, _ = cli("run", "-b", f"fault:{fault}", "-k", "by-hand or normalization/eps", "--jobs", 1,
