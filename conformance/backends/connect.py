@@ -28,6 +28,7 @@ from conformance.backends.protocol import (
     OperationConfig,
     Session,
     Unsupported,
+    close,
     environment_of,
     infos_of,
     listed,
@@ -86,10 +87,14 @@ def ready(
             raise BackendError(f"'{text}' cannot be used: {type(error).__name__}: {error}") from error
 
 
-def operations_of(text: str, limits: Limits | None = None) -> tuple[str, ...]:
+def operations_of(text: str, limits: Limits | None = None, *, isolate: bool = False) -> tuple[str, ...]:
     """The operations that the backend of a connect string serves. Raises as `usable` does."""
-    kind = text.partition(":")[0]
-    return operations(kind) or tuple(info.operation for info in described(connect(text, limits), text))
+    bundled = operations(text.partition(":")[0])
+    if bundled:
+        return bundled
+    backend, infos = ready(text, limits, isolate=isolate)
+    close(backend)
+    return tuple(info.operation for info in infos)
 
 
 def connect(text: str, limits: Limits | None = None, operation: str = "") -> Backend:

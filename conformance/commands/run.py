@@ -81,9 +81,10 @@ def command(libraries: LibraryChoice, backends: tuple[str, ...], resume: tuple[P
     named = [libraries.operation] if libraries.operation else []
     codes: list[int] = []
     refused: list[UsageError] = []
-    for one in named or operations_wanted(backends, resume, options["from_log"]):
+    served = {} if named else {text: served_by(text, options["isolation"]) for text in dict.fromkeys(backends)}
+    for one in named or operations_wanted(served, resume, options["from_log"]):
         mine = tuple(path for path in resume if read_log(path).header.operation == one)
-        serving = backends if named else tuple(text for text in backends if one in served_by(text, one))
+        serving = backends if named else tuple(text for text in backends if one in served.get(text, (one,)))
         try:
             codes.append(run_operation(replace(libraries, operation=one), backends=serving, resume=mine, **options))
         except UsageError as error:  # a case, a clause or a word that only another operation has
@@ -93,25 +94,24 @@ def command(libraries: LibraryChoice, backends: tuple[str, ...], resume: tuple[P
     return next(code for code in (2, 1, 3, 4, 0) if code in codes)
 
 
-def operations_wanted(backends: Sequence[str], resume: Sequence[Path], from_log: Path | None) -> list[str]:
+def operations_wanted(served: Mapping[str, Sequence[str]], resume: Sequence[Path], from_log: Path | None) -> list[str]:
     """The operations that the logs are of or that the backends serve; those of the library where none is named."""
     logs = [*resume, *([from_log] if from_log else ())]
     if logs:
         return list(dict.fromkeys(read_log(path).header.operation for path in logs))
     known = [load_operation(folder).operation for folder in operations()]
-    default = load_operation(DEFAULT).operation
-    served = {name for connect in backends for name in served_by(connect, default)}
-    return ([name for name in known if name in served] or [default]) if backends else known
+    every = {name for names in served.values() for name in names}
+    return [name for name in known if name in every] or known[:1] if served else known
 
 
-def served_by(connect: str, otherwise: str) -> Sequence[str]:
-    """The operations that a backend serves; `otherwise` for one that cannot say so, which is told when it is run."""
+def served_by(connect: str, isolation: Isolation) -> Sequence[str]:
+    """The operations that a backend serves; the default one for what cannot say so, which is told when it is run."""
     try:
         if connect.startswith(PREFIX):
             return (read_log(Path(connect.removeprefix(PREFIX))).header.operation,)
-        return operations_of(connect)
+        return operations_of(connect, isolation.limits, isolate=isolation.isolate)
     except (BackendError, Unsupported, UsageError):
-        return (otherwise,)
+        return (load_operation(DEFAULT).operation,)
 
 
 def run_operation(

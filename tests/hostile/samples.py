@@ -370,8 +370,11 @@ def log() -> bytes:
             "-o",
             folder,
         ]
-        subprocess.run(command, capture_output=True, check=False)
-        return next(Path(folder).glob("*.jsonl")).read_bytes()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        written = list(Path(folder).glob("*.jsonl"))
+        if not written:
+            raise SystemExit(f"the run that the logs are made from wrote none:\n{done.stderr}")
+        return written[0].read_bytes()
 
 
 def bomb(first: bytes, mebibytes: int = 1024) -> bytes:
