@@ -17,7 +17,7 @@ from conformance.judging.border import guarded
 from conformance.judging.company import in_company
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind, Outcome, Where
-from conformance.running.place import Ready
+from conformance.running.place import Ready, bundled
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
@@ -176,7 +176,8 @@ def run_case(engine: Engine, case: Case) -> Outcome:
 @contextmanager
 def once_more(setup: Setup, backend: Backend | None, outcomes: Sequence[Outcome]) -> Iterator[Backend]:
     """The backend for further questions: as it was run, but in a process of its own when it has ended one."""
-    isolate = setup.isolate or any(outcome.lost for outcome in outcomes)
+    apart = backend is None and not bundled(setup.connect)  # it was not in this process, and does not get into it
+    isolate = setup.isolate or apart or any(outcome.lost for outcome in outcomes)
     if backend is not None and not (isolate and not setup.isolate):
         yield backend
         return

@@ -142,9 +142,13 @@ class Isolation:
         """With a number of jobs: each for enough cases, none in this process for what is not bundled."""
         if self.jobs:
             return self
-        bundled = connect.partition(":")[0] in (*names(), "fault", "variant")
         useful = min(cores(), math.ceil(count / WORTHWHILE))
-        return replace(self, jobs=max(1, useful), isolate=self.isolate or (useful <= 1 and not bundled))
+        return replace(self, jobs=max(1, useful), isolate=self.isolate or (useful <= 1 and not bundled(connect)))
+
+
+def bundled(connect: str) -> bool:
+    """Whether a connect string names a backend of this package, which ends no process and hangs in none."""
+    return connect.partition(":")[0] in (*names(), "fault", "variant")
 
 
 def cores() -> int:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from conformance import __version__
 from conformance.backends.embedded import origin
 from conformance.backends.protocol import Backend, BackendInfo, close
@@ -58,7 +60,10 @@ def header(
     shard: str = "",
 ) -> Header:
     """The first line of a run's log; `more` is what a backend says of its own environment."""
-    fields = {name: value for name, value in asdict(info).items() if name in BackendRecord.__struct_fields__}
+    # What is a default is left out: msgspec knows it by identity, and a text from another process is not the same one.
+    defaults = {field.name: field.default for field in msgspec.structs.fields(BackendRecord)}
+    given = {name: value for name, value in asdict(info).items() if name in defaults}
+    fields = {name: value for name, value in given.items() if value != defaults[name]}
     return Header(
         schema=SCHEMA,
         suite=__version__,

@@ -39,6 +39,7 @@ class Forges(Plain):
     """Wrong by a factor, and replaces the judge in its process by one that passes everything."""
 
     def __init__(self):
+        super().__init__()
         import conformance.judging.engine as engine
         import conformance.judging.judge as judge
 
@@ -168,6 +169,7 @@ class LeavesAChild(Plain):
     """Starts a process in a session of its own, which says who it is in a file."""
 
     def __init__(self, mark):
+        super().__init__()
         self.mark = mark
 
     def prepare(self, config):
