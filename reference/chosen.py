@@ -115,7 +115,11 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Rows that must hold the indices of `value` [R, K], in its order or, unless `ordered`, in any."""
+    """Rows that must hold the indices of `value` [R, K], in its order or, unless `ordered`, in any.
+
+    One that `confirms` is looked at where nothing else of the output is wrong: what another part tells of a row says
+    more of what is wrong with it.
+    """
 
     region: str
     clause: str
@@ -123,6 +127,7 @@ class Repeated:
     value: Array
     count: Array
     ordered: bool
+    confirms: bool = False
 
     def compare(self, got: Array) -> Comparison:
         same = self._same(got)
@@ -130,9 +135,8 @@ class Repeated:
 
     def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
         row, count = at[0], int(self.count[at[0]])
-        return Detail(
-            self.clause, listed(got[row][:count]), listed(self.value[row][:count]), says="another choice than before"
-        )
+        says = "is another choice than the one that is due" if self.confirms else "another choice than before"
+        return Detail(self.clause, listed(got[row][:count]), listed(self.value[row][:count]), says=says)
 
     def agrees(self, got: Array) -> bool:
         return bool(self._same(got).all())

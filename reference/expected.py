@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,3 +42,57 @@ class Expected:
         for part in self.parts:
             mask[part.index] = True
         return mask
+
+
+Expectation = Mapping[str, Expected]
+
+
+class Following(Mapping[str, Expected]):
+    """What is expected of a call whose outputs follow from each other: each output from those that came before it.
+
+    `make(got)` gives the expectation of an answer; an output of it is worked out when it is asked for, so that nothing
+    is made of outputs that were found wrong before. Without an answer, that of the reference counts.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Mapping[str, Any] | None], Expectation],
+        got: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._make, self._found = make, make(got)
+
+    def after(self, got: Mapping[str, Any]) -> Following:
+        """What is expected when these outputs came."""
+        return Following(self._make, got)
+
+    def then(self, step: Callable[[str, Expected], Expected]) -> Following:
+        """The same with every output changed by a step."""
+        return Following(lambda got: _Changed(self._make(got), step))
+
+    def __getitem__(self, name: str) -> Expected:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class _Changed(Mapping[str, Expected]):
+    def __init__(self, inner: Expectation, step: Callable[[str, Expected], Expected]) -> None:
+        self._inner, self._step = inner, step
+
+    def __getitem__(self, name: str) -> Expected:
+        return self._step(name, self._inner[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+def after(expected: Expectation, got: Mapping[str, Any]) -> Expectation:
+    """What is expected of an answer: the same for every one, unless outputs follow from each other."""
+    return expected.after(got) if isinstance(expected, Following) else expected

@@ -299,6 +299,74 @@ class Bounded:
         return replace(self, value=np.where(known, values, self.value).astype(np.float64))
 
 
+@dataclass(frozen=True)
+class Fed:
+    """A part that is judged on what an earlier stage produced in the same call.
+
+    It says nothing of another call: there the earlier stage may have rounded otherwise, and a choice made by it may be
+    another one.
+    """
+
+    part: Part
+
+    @property
+    def region(self) -> str:
+        return self.part.region
+
+    @property
+    def clause(self) -> str:
+        return self.part.clause
+
+    @property
+    def index(self) -> Index:
+        return self.part.index
+
+    def compare(self, got: Array) -> Comparison:
+        return self.part.compare(got)
+
+    def detail(self, got: Array, at: tuple[int, ...]) -> Detail:
+        return self.part.detail(got, at)
+
+    def agrees(self, got: Array) -> bool:
+        return self.part.agrees(got)
+
+    def filled(self, dtype: np.dtype[Any]) -> Array:
+        return self.part.filled(dtype)
+
+    def pick(self, mask: Array) -> Fed:
+        return Fed(self.part.pick(mask))
+
+    def moved(self, index: Index) -> Fed:
+        return Fed(self.part.moved(index))
+
+    def answered(self, got: Array) -> Part:
+        return self._none()
+
+    def repeated(self, got: Array) -> Part:
+        return self.part.repeated(got)
+
+    def alike(self, got: Array) -> Part:
+        return self._none()
+
+    def differing(self, got: Array, other: Array, *, recommended: bool = False) -> Array:
+        mask = self.part.differing(got, other, recommended=recommended)
+        return np.zeros_like(mask) if recommended else mask
+
+    def scaled(self, copied: float, computed: float) -> Fed:
+        return Fed(self.part.scaled(copied, computed))
+
+    def written(self, values: Array, known: Array, dtype: np.dtype[Any]) -> Fed:
+        return Fed(self.part.written(values, known, dtype))
+
+    def _none(self) -> Part:
+        return self.part.pick(np.zeros(len(self.index[0]), dtype=bool))
+
+
+def lasting(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts that hold for every call that asks the same question."""
+    return tuple(part for part in parts if not isinstance(part, Fed))
+
+
 MANY = 4000  # elements over which errors are averaged
 LEAN = 0.05  # units in the last place that they may be off on average
 
@@ -325,6 +393,8 @@ def elements(part: Part, *, recommended: bool = False) -> tuple[Array, Array] | 
 
     The largest error is 0 where bits must be the same, and infinite where nothing is judged.
     """
+    if isinstance(part, Fed):
+        return elements(part.part, recommended=recommended)
     if isinstance(part, Bounded):
         return part.value, part.quality if recommended else part.bound
     if isinstance(part, Copy):
@@ -367,6 +437,6 @@ def _error(got: Any, want: Any) -> float | None:
 
 
 __all__ = [
-    "Array", "Bounded", "Comparison", "Copy", "Detail", "Index", "Part", "Remark", "bias", "elements", "finite",
-    "pick_index", "same_bits", "together",
+    "Array", "Bounded", "Comparison", "Copy", "Detail", "Fed", "Index", "Part", "Remark", "bias", "elements", "finite",
+    "lasting", "pick_index", "same_bits", "together",
 ]  # fmt: skip

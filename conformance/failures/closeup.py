@@ -16,6 +16,7 @@ from conformance.library.reading import Library
 from conformance.reporting.plain import clean, line
 from conformance.reporting.repeating import repeat
 from conformance.spec.case import Case, summary
+from reference.expected import after
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -168,7 +169,7 @@ def _around(engine: Engine, case: Case, outcome: Outcome, call: Call) -> Iterato
             yield "  returned " + ", ".join(f"{line(str(k))} {typed(v)} {list(v.shape)}" for k, v in call.got.items())
         return
     got = call.got[worst.output]
-    expected = engine.oracle(case).expect(call.inputs)[worst.output]
+    expected = after(engine.oracle(case).expect(call.inputs), call.got)[worst.output]
     if got.shape != expected.shape or not worst.index or len(worst.index) != got.ndim:
         return
     want, defined = expected.fill(), expected.defined()
@@ -197,7 +198,9 @@ def _wrong_call(calls: list[Call], engine: Engine, case: Case, outcome: Outcome)
 
 def _is_wrong(call: Call, name: str, engine: Engine, case: Case) -> bool:
     try:
-        return judge(name, call.got[name], engine.oracle(case).expect(call.inputs)[name]).status == "fail"
+        return (
+            judge(name, call.got[name], after(engine.oracle(case).expect(call.inputs), call.got)[name]).status == "fail"
+        )
     except Exception:
         return False  # a call that the reference cannot take was a refusal, and went wrong in another way
 

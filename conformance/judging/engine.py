@@ -54,6 +54,7 @@ from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, Reference
 from conformance.spec.streams import call_inputs, joined, spans, tokens_axis
+from reference.expected import Following, after
 
 if TYPE_CHECKING:
     from reference.expected import Expected
@@ -389,7 +390,7 @@ class Engine:
         for observer in self.observers:
             observer.answered(run, got)
         untouched(before, handed, self.rule("inputs_untouched", run.case))
-        answer = Answer(got, expected, raw)
+        answer = Answer(got, after(expected, got), raw)
         if check:
             self.judge(run, answer)
         for name, array in got.items():
@@ -418,9 +419,15 @@ class Engine:
 
         They are written for the default readings; under others the reference speaks.
         """
-        if self.readings:
+        if self.readings or not case.values:
             return expected
-        return {name: with_literal(case.values[name], e) if name in case.values else e for name, e in expected.items()}
+
+        def written(name: str, one: Expected) -> Expected:
+            return with_literal(case.values[name], one) if name in case.values else one
+
+        if isinstance(expected, Following):
+            return expected.then(written)
+        return {name: written(name, one) for name, one in expected.items()}
 
     def _stream(self, run: Run, to: Open, whole: Inputs, number: int, single: Answer) -> None:
         case, oracle = run.case, self.oracle(run.case)
@@ -440,7 +447,8 @@ class Engine:
             return
         # Under a reading the number of rows, and what stands where the contract specifies nothing, may follow from the
         # cuts; the last call was judged for it.
-        lasting = self._lasting(case, whole) or single.expected
+        # What the last stage of several is due follows from what the stream's own stages before it gave.
+        lasting = after(self._lasting(case, whole) or single.expected, ended)
         outputs = self.operation.output
         due = {
             name: one

@@ -38,6 +38,7 @@ from conformance.spec.streams import (
     step_of,
     tokens_axis,
 )
+from reference.expected import after
 from reference.parts import finite, together
 
 T = TypeVar("T")
@@ -197,7 +198,7 @@ def scaled(scene: Scene, relation: Relation) -> None:
     scene.run.where = scene.run.where.then(f"factor {factor:g}")
     inputs = {**scene.whole, **ports}
     got = scene.ask(inputs)
-    expected = scene.engine.oracle(scene.case).expect(inputs)
+    expected = after(scene.engine.oracle(scene.case).expect(inputs), got)
     change = factor**relation.computed
     for name, one in scene.own.items():
         parts = []
@@ -234,8 +235,8 @@ def neutral(scene: Scene, relation: Relation) -> None:
     disabled = tuple(sorted({*scene.case.disabled, *relation.features}))
     case = msgspec.structs.replace(scene.case, disabled=disabled)
     session = scene.other_session(case)
-    expected = scene.engine.oracle(scene.case).expect(on)
     with_it = scene.ask(on)
+    expected = after(scene.engine.oracle(scene.case).expect(on), with_it)
     if not scene.free:
         for name, one in expected.items():
             scene.judge(one, with_it, name, relation.clause)
@@ -279,14 +280,18 @@ def rewind(scene: Scene, relation: Relation) -> None:
     kept = 1 + scene.below(scene.L - 1)
     drafted = kept + 1 + scene.below(scene.L - kept)
     scene.run.where = scene.run.where.then(f"kept after {kept} tokens", f"{drafted - kept} dropped")
-    carried = _carry(scene, _step(scene, scene.whole, 0, kept, {}))
+    first = _step(scene, scene.whole, 0, kept, {})
+    carried = _carry(scene, first)
     drafts = dict(scene.whole)
     for port in scene.operation.ports:
         if scene.is_on(port.name) and scene.operation.tokens in port.shape:
             array = drafts[port.name]
             drafts[port.name] = np.ascontiguousarray(np.flip(array, axis=port.shape.index(scene.operation.tokens)))
     _step(scene, drafts, kept, drafted, carried)
-    scene.follows(relation, _step(scene, scene.whole, kept, scene.L, carried))
+    ended = joined([first, _step(scene, scene.whole, kept, scene.L, carried)], scene.operation)
+    if ended is None:
+        raise Inapplicable("the outputs of the calls do not fit together")
+    scene.follows(relation, ended)
 
 
 def _needs_tokens(scene: Scene, least: int) -> None:
@@ -332,7 +337,7 @@ def raised(scene: Scene, relation: Relation) -> None:
     session = scene.other_session(case)
     with _dropped_after_failure(scene, case):
         got = scene.ask(scene.whole, session)
-        for name, one in scene.engine.oracle(case).expect(scene.whole).items():
+        for name, one in after(scene.engine.oracle(case).expect(scene.whole), got).items():
             scene.judge(one, got, name, "")
 
 
@@ -355,7 +360,7 @@ def duplicated(scene: Scene, relation: Relation) -> None:
             inputs[port][n, target] = array[n, source]
             scene.run.where = scene.run.where.then(f"row {target} as row {source} of sequence {n}")
     got = scene.ask(inputs)
-    for name, one in scene.engine.oracle(scene.case).expect(inputs).items():
+    for name, one in after(scene.engine.oracle(scene.case).expect(inputs), got).items():
         scene.judge(one, got, name, "")
 
 

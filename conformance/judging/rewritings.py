@@ -144,6 +144,12 @@ def shrunk(scene: Scene, relation: Relation, question: Question) -> Question:
     return question.but(f"factor {factor:g}", ports).then(step)
 
 
+def unmoved(scene: Scene, relation: Relation, question: Question) -> Question:
+    """Ports times a power of two by which no bit of an output changes."""
+    factor, ports = exactly_scaled(scene, relation)
+    return question.but(f"factor {factor:g}", ports)
+
+
 def ignored(scene: Scene, relation: Relation, question: Question) -> Question:
     """Other values in all elements that are not read."""
     inputs = {}
@@ -262,8 +268,9 @@ REWRITINGS: Mapping[str, Callable[[Scene, Relation, Question], Question]] = {
     "ignored": ignored,
     "changed": changed,
     "signed": signed,
+    "unmoved": unmoved,
 }
 # Kinds whose rewritings may follow each other in one question: those after which numbers may be rounded otherwise, and
 # those that must not change a bit.
 ROUNDED = ("permuted", "one-length", "length-type", "longer", "shrunk", "signed")
-EXACT = ("ignored", "changed")
+EXACT = ("ignored", "changed", "unmoved")

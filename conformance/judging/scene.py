@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop
@@ -18,8 +19,8 @@ from conformance.spec.case import Case
 from conformance.spec.expression import evaluate
 from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Relation
-from reference.expected import Expected
-from reference.parts import Part
+from reference.expected import Expected, Following
+from reference.parts import Part, lasting
 
 Expectation = Mapping[str, Expected]
 
@@ -116,7 +117,9 @@ class Scene:
     @property
     def base(self) -> Expectation:
         """What answers to the same question must be like."""
-        return self.own if self.free else self.single.expected
+        if self.free:
+            return self.own
+        return {name: replace(one, parts=lasting(one.parts)) for name, one in self.single.expected.items()}
 
     @cached_property
     def exact(self) -> Expectation:
@@ -157,8 +160,15 @@ class Scene:
     # Calls and verdicts
 
     def ask(self, inputs: Inputs, session: Open | None = None) -> Mapping[str, Array]:
-        """One more call; its inputs must stay as they are, and its outputs as well."""
-        return self.engine.call(self.run, session or self.session, inputs, {}, check=False).got
+        """One more call; its inputs must stay as they are, and its outputs as well.
+
+        Where outputs follow from each other it is judged by itself, too: each stage on what the one before it gave.
+        """
+        to = session or self.session
+        if self.free or not isinstance(self.single.expected, Following):
+            return self.engine.call(self.run, to, inputs, {}, check=False).got
+        case = msgspec.structs.replace(self.case, attributes=dict(to.config.attributes))
+        return self.engine.call(self.run, to, inputs, self.engine.oracle(case).expect(inputs)).got
 
     def judge(self, expected: Expected, got: Mapping[str, Array], output: str, clause: str, status: str = "") -> None:
         """Judge one output of a further call. Raises `Stop`; with a `status` only notes that as a warning.

@@ -70,6 +70,10 @@ def load_operation(name: str = DEFAULT, root: Path | None = None) -> Operation:
     path = root / folder / FILE
     data, places = strict_yaml.load(path, f"cases/{folder}/{FILE}" if root == cases_root() else str(path), root)
     operation = strict_yaml.convert(data, Operation, places.at)
+    if any(stage.operation for stage in operation.stages):
+        from conformance.library.pipelines import composed
+
+        operation = composed(operation, root, places.at)
     for keys, problem in _problems(operation):
         raise LibraryError(problem, places.at(*keys))
     return operation
@@ -126,6 +130,8 @@ def _names(operation: Operation) -> Iterator[Problem]:
     """Names that the file uses are defined in it."""
     ports, outputs, clauses = list(operation.port), list(operation.output), list(operation.clause)
     readings = [reading.name for reading in operation.readings]
+    # What a refusal may name: in a pipeline also a port of a stage that an earlier one feeds.
+    named = [*ports, *operation.attributes, *(port for stage in operation.stages for port in stage.feeds)]
 
     def known(keys: Sequence[Any], names: Any, there: Sequence[str], kind: str) -> Iterator[Problem]:
         for name in names:
@@ -159,16 +165,14 @@ def _names(operation: Operation) -> Iterator[Problem]:
         yield from known(("features", name, "needs"), feature.needs, list(operation.features), a_feature)
     for i, rule in enumerate(operation.refusals):
         yield from known(("refusals", i, "clause"), [rule.clause], clauses, a_clause)
-        yield from known(
-            ("refusals", i, "names"), rule.names, [*ports, *operation.attributes], "a port or an attribute"
-        )
+        yield from known(("refusals", i, "names"), rule.names, named, "a port or an attribute")
         yield from known(("refusals", i, "attributes"), rule.attributes, list(operation.attributes), "an attribute")
         for field in ("shapes", "types", "values"):
             yield from known(("refusals", i, field), getattr(rule, field), ports, a_port)
         yield from known(("refusals", i, "absent"), rule.absent, ports, a_port)
     for i, condition in enumerate(operation.conditions):
         here = ("conditions", i)
-        yield from known((*here, "names"), condition.names, [*ports, *operation.attributes], "a port or an attribute")
+        yield from known((*here, "names"), condition.names, named, "a port or an attribute")
         yield from known(
             (*here, "when"), [condition.when] if condition.when else [], list(operation.features), a_feature
         )

@@ -196,10 +196,24 @@ class Reading(Strict, frozen=True):
 
 
 class Stage(Strict, frozen=True):
-    """A stage of the computation that shows alone when the features `off` are switched off."""
+    """A stage of the computation: one that shows alone when the features `off` are switched off, or an operation.
+
+    In a pipeline every stage is an `operation` of its own. `feeds` names, for ports of it, the outputs of earlier
+    stages that they take; all others are ports of the pipeline, of the same names. Attributes are those of the pipeline
+    by the same names, so that those of several stages agree, but for the `fixed` ones. Of the operation's clauses those
+    in `clauses` are clauses of the pipeline, with the stage's name in capitals in front.
+    """
 
     name: str
     off: tuple[str, ...] = ()
+    operation: str = ""
+    feeds: dict[str, str] = {}
+    fixed: dict[str, Scalar] = {}
+    clauses: tuple[str, ...] = ()
+
+    def named(self, clause: str) -> str:
+        """The pipeline's name of a clause of the stage's operation."""
+        return f"{self.name.upper()}-{clause}"
 
 
 class RefusalRule(Strict, frozen=True):
@@ -267,7 +281,7 @@ class Relation(Strict, frozen=True):
     name: str
     kind: Literal[
         "split", "rewind", "alone", "permuted", "one-length", "length-type", "longer", "ignored", "changed", "scaled",
-        "shrunk", "neutral", "signed", "raised", "duplicated",
+        "shrunk", "neutral", "signed", "raised", "duplicated", "unmoved",
     ]  # fmt: skip
     clause: str
     says: str
@@ -277,10 +291,10 @@ class Relation(Strict, frozen=True):
     features: tuple[str, ...] = ()  # that must be on
     dim: str = ""  # longer: the dimension that gets more rows
     blames: dict[str, str] = {}  # ignored: port to the clause by which its unread elements are ignored
-    ports: tuple[str, ...] = ()  # changed, scaled, shrunk, signed, duplicated
+    ports: tuple[str, ...] = ()  # changed, scaled, shrunk, signed, duplicated, unmoved
     attributes: dict[str, Number] = {}  # raised: values in the symbols of the case
     touches: dict[str, str] = {}  # changed: output to a mask over (sequence, row)
-    factors: tuple[float, ...] = ()  # scaled, shrunk: powers of two
+    factors: tuple[float, ...] = ()  # scaled, shrunk, unmoved: powers of two
     computed: int = 0  # scaled, shrunk: the power of the factor by which computed elements change
     copied: tuple[str, ...] = ()  # scaled, shrunk: outputs whose copied elements change by the factor
     values: dict[str, tuple[float, ...]] = {}  # neutral: port to values, each for an equal share of the last axis

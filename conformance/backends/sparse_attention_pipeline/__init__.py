@@ -1,0 +1,19 @@
+"""Backends of SparseAttentionPipeline: chains of those that serve all its stages, and the published model's layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.backends.embedded import Embedded
+
+OPERATION = "SparseAttentionPipeline"
+
+BACKENDS: Mapping[str, Embedded] = {
+    "numpy": Embedded("chains", "numpy", "the three references, one after the other"),
+    "openvino-graph": Embedded("chains", "openvino_graph", "three graphs of standard OpenVINO operations", "device"),
+    "openvino-python-op": Embedded("chains", "openvino_python_op", "three OpenVINO custom operations in Python"),
+    "openvino-cpu-op": Embedded("chains", "openvino_cpu_op", "three OpenVINO custom operations in C++"),
+    "openvino-native": Embedded("chains", "openvino_native", "OpenVINO's own operations", "device"),
+    "torch": Embedded("chains", "torch", "eager PyTorch, three operations", extra="peers"),
+    "onnxruntime": Embedded("chains", "onnxruntime", "three graphs of standard ONNX operators", extra="peers"),
+}
