@@ -37,6 +37,7 @@ from conformance.reporting.groups import SHOWN_GROUPS, groups
 from conformance.reporting.plain import clean, line
 from conformance.reporting.progress import progress, steps
 from conformance.running.isolation import Isolation, Running, running
+from conformance.running.place import bundled
 from conformance.running.replay import PREFIX
 from conformance.running.resume import check_same, take_up
 from conformance.running.run import Plan, execute
@@ -109,7 +110,7 @@ def served_by(connect: str, isolation: Isolation) -> Sequence[str]:
     try:
         if connect.startswith(PREFIX):
             return (read_log(Path(connect.removeprefix(PREFIX))).header.operation,)
-        return operations_of(connect, isolation.limits, isolate=isolation.isolate)
+        return operations_of(connect, isolation.limits, isolate=isolation.isolate or isolation.jobs != 1)
     except (BackendError, Unsupported, UsageError):
         return (load_operation(DEFAULT).operation,)
 
@@ -180,7 +181,9 @@ def run_operation(
     alone = len(ids) == 1 and len(logs) == 1 and len(logs[0].results) == 1 and filters.keys() <= {"--case"}
     harmless = not any(outcome.lost for log in logs for outcome in log.outcomes)
     if alone and harmless and not isolation.workers and not logs[0].header.backend.connect.startswith("replay:"):
-        show_case(logs[0], source, debug=debug)
+        connect = logs[0].header.backend.connect
+        isolate = not (debug or isolation.jobs == 1 or bundled(connect))
+        show_case(logs[0], source, debug=debug, isolate=isolate)
     else:
         show_logs(logs, library, show)
         if debug and logs:
@@ -238,13 +241,13 @@ def failed_lately(plan: Plan, operation: str) -> Plan:
     return replace(plan, cases=cases, complete=False, filters={**plan.filters, "--lf": plural(len(cases), "case")})
 
 
-def show_case(log: Log, library: Library, *, debug: bool) -> None:
+def show_case(log: Log, library: Library, *, debug: bool, isolate: bool = False) -> None:
     """The one case of a run, close up."""
     from conformance.failures.closeup import closeup
 
     head = log.header
     outcome = log.outcomes[0]
-    backend, info = usable(head.backend.connect, operation=head.operation)
+    backend, info = usable(head.backend.connect, operation=head.operation, isolate=isolate)
     try:
         again = closeup(
             library, backend, info, log.cases[outcome.case].case,
