@@ -14,6 +14,9 @@ BACKENDS: Mapping[str, Embedded] = {
     "openvino-python-op": Embedded("chains", "openvino_python_op", "three OpenVINO custom operations in Python"),
     "openvino-cpu-op": Embedded("chains", "openvino_cpu_op", "three OpenVINO custom operations in C++"),
     "openvino-native": Embedded("chains", "openvino_native", "OpenVINO's own operations", "device"),
+    "transformers": Embedded(
+        "transformers_model", "TransformersModel", "the published model's own attention layer", "mode", extra="peers"
+    ),
     "torch": Embedded("chains", "torch", "eager PyTorch, three operations", extra="peers"),
     "onnxruntime": Embedded("chains", "onnxruntime", "three graphs of standard ONNX operators", extra="peers"),
 }
