@@ -281,9 +281,10 @@ def _summary(suite: Suite, connect: str, outcomes: list[Outcome], *, explain: bo
     log: Log = execute(plan, library, info, outcomes)
     failures = [outcome for outcome in outcomes if outcome.status in ("fail", "error")]
     if explain and failures and not plan.readings:
-        from conformance.failures.diagnose import explain as explained
+        from conformance.failures.explain import explain as explained
+        from conformance.failures.explain import texts
 
-        found = explained(library, backend, info, failures)
+        found = texts(explained(library, backend, info, outcomes))
         results = {n: ResultRecord(r.outcome, found.get(n, "")) for n, r in log.results.items()}
         log = msgspec.structs.replace(log, results=results)
     log = presentable(log)

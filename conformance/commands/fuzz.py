@@ -167,17 +167,18 @@ def named(operation: str) -> str:
 
 def explanations(library: Library, campaign: Campaign, setup: Setup, there: Place, ledger: Ledger) -> Mapping[str, str]:
     """What the smallest failures of every kind look like, by case, as far as a known mistake explains them."""
-    failing = [finding.example.case for finding in ledger.findings if not finding.example.outcome.lost]
-    if not failing or campaign.readings or campaign.isolation.scheduler:
+    found = [finding.example for finding in ledger.findings if not finding.example.outcome.lost]
+    if not found or campaign.readings or campaign.isolation.scheduler:
         return {}
-    from conformance.failures.diagnose import diagnose
+    from conformance.failures.explain import explain, texts
     from conformance.reporting.progress import steps
     from conformance.running.cases import once_more
 
     info = there.ready.backend
     with steps("looking for the mistake") as advance, once_more(setup, there.backend, ledger.outcomes) as backend:
-        result = diagnose(library, backend, info, failing, seconds=EXPLANATION, advance=advance)
-    return dict.fromkeys(result.failing, result.best.text) if result.best else {}
+        cases = {example.case.id: example.case for example in found}
+        failures = [example.outcome for example in found]
+        return texts(explain(library, backend, info, failures, cases=cases, seconds=EXPLANATION, advance=advance))
 
 
 def header(campaign: Campaign, library: Library, ready: Ready) -> Header:
@@ -243,7 +244,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
         click.echo("\n" + describe(finding, ledger.operation))
         looks = ledger.results[finding.example.key].diagnosis
         if looks:
-            click.echo(f"    looks like: {looks}")
+            click.echo(f"    {looks}")
         click.echo(f"    {repeat_of(log, finding.example.outcome)}")
         for verb in ("shrink", "repro"):
             click.echo(f"    qsa-conformance {verb} {shlex.quote(str(path))} {finding.example.case.id}")

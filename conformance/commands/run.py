@@ -257,7 +257,7 @@ def show_case(log: Log, library: Library, *, debug: bool, isolate: bool = False)
         close(backend)
     diagnosis = log.results[outcome.case].diagnosis
     if diagnosis:
-        click.echo(f"looks like: {line(diagnosis)}")
+        click.echo(line(diagnosis))
     if again.status != outcome.status:
         click.echo(f"run twice, it was {outcome.status} first and {again.status} then")
     click.echo(f"{line(head.backend.connect)}: {table.verdict_of(log)}, 1 case, not the whole library")
@@ -306,17 +306,18 @@ def run_one(
         )
 
 
-def explanations(library: Library, plan: Plan, running: Running, failures: Sequence[Outcome]) -> Mapping[str, str]:
+def explanations(library: Library, plan: Plan, running: Running, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
     """What failing cases look like, by case id, as far as known mistakes explain them."""
+    failures = [outcome for outcome in outcomes if outcome.status in ("fail", "error")]
     if running.recording:
         return running.recording.diagnoses(failures)
     if not failures or running.setup is None or plan.readings:
         return {}
-    from conformance.failures.diagnose import explain
+    from conformance.failures.explain import explain, texts
     from conformance.running.cases import once_more
 
     with steps("looking for the mistake") as advance, once_more(running.setup, running.backend, failures) as backend:
-        return explain(library, backend, running.info, failures, advance=advance)
+        return texts(explain(library, backend, running.info, outcomes, advance=advance))
 
 
 def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:

@@ -38,7 +38,7 @@ class Group:
     output: str
     region: str  # or, without an output, the kind of failure
     refusal: bool
-    suspect: str  # what they look like, when something is known
+    suspect: str  # what is known of them: what they look like, what is not checked, a stage
     resembling: int  # failures of which that was found
     expected: str  # why they are expected
     outcomes: tuple[Outcome, ...]
@@ -123,7 +123,7 @@ def told(log: Log, group: Group, command: str = "qsa-conformance run") -> list[s
     lines = [f"{group.status}, {group.count}: {group.title}{expected}"]
     if group.suspect:
         share = "" if len(group.outcomes) == 1 else f" ({group.resembling} of {plural(len(group.outcomes), 'case')})"
-        lines.append(f"    looks like: {group.suspect}{share}")
+        lines.append(f"    {group.suspect}{share}")
     lines.append(f"    {outcome.case}: {record.case.says}")
     lines.append(f"    {outcome.where}: {outcome.reason}" if outcome.where else f"    {outcome.reason}")
     lines.append(f"    {record.summary}")
@@ -134,7 +134,7 @@ def told(log: Log, group: Group, command: str = "qsa-conformance run") -> list[s
 
 def listed(group: Group) -> str:
     """A group in one line."""
-    looks = f"; looks like: {group.suspect}" if group.suspect else ""
+    looks = f"; {group.suspect}" if group.suspect else ""
     expected = f"; expected: {group.expected}" if group.expected else ""
     return f"{group.status}, {group.count}: {group.title}, such as {group.simplest.case}{looks}{expected}"
 

@@ -33,6 +33,10 @@ __all__ = [
 SHOWN_SURPRISES = 12
 LEFT_OUT = 6  # reasons that are printed
 GOOD = ("pass", "quality-warning")
+CELLS = (
+    "A cell counts the cases that cite a clause of the group, and of those that fail the ones in which it is the "
+    "clause that broke; then the largest error / bound among them."
+)
 
 
 def group_of(clause: str) -> str:
@@ -41,8 +45,15 @@ def group_of(clause: str) -> str:
 
 
 def of_group(log: Log, group: str) -> list[Outcome]:
-    """Outcomes of the cases that cite a clause of the group."""
-    return [o for o in log.outcomes if any(group_of(c) == group for c in log.cases[o.case].case.clauses)]
+    """Outcomes of the cases that cite a clause of the group, or broke one."""
+    return [
+        o for o in log.outcomes if any(group_of(c) == group for c in log.cases[o.case].case.clauses) or broke(o, group)
+    ]
+
+
+def broke(outcome: Outcome, group: str) -> bool:
+    """Whether the clause that broke is one of the group, and not merely cited by the case."""
+    return outcome.status in WRONG and group_of(outcome.clause) == group
 
 
 def headroom(outcomes: Sequence[Outcome], group: str = "") -> float | None:
@@ -131,6 +142,8 @@ def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple")
         for log in logs:
             outcomes = of_group(log, group)
             text = cell(count(outcomes)) if outcomes else "-"
+            if any(o.status in WRONG for o in outcomes):
+                text += f", {sum(broke(o, group) for o in outcomes)} broke here"
             top = headroom(outcomes, group)
             row.append(text + (f"  {top:.2f}" if top is not None else ""))
         rows.append(row)
@@ -153,7 +166,7 @@ def report(logs: Sequence[Log], operation: Operation, *, full: int = SHOWN_GROUP
         f"{plural(len(operation.clauses), 'clause')}"
     ]
     lines += ["", matrix(logs, operation)]
-    lines += ["", "A cell counts the cases that cite a clause of the group, then the largest error / bound among them."]
+    lines += ["", CELLS]
     timed = timings.of_logs(logs)
     lines += ["", timed] if timed else []
     # What needs reading stands last, where a terminal shows it.

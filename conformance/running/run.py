@@ -120,8 +120,8 @@ def execute(
     """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
 
     Its `path` is that of the file written, which has another name where `path` was taken, and is empty where there is
-    none. A log that cannot be written any further ends nothing: `problem` of the log says why. `explain` says what
-    failures look like, by case, once all have been run. `earlier` is what an interrupted run left in the same file; the
+    none. A log that cannot be written any further ends nothing: `problem` of the log says why. `explain` says of
+    all outcomes what the failures look like, by case. `earlier` is what an interrupted run left in the same file; the
     results are those of the other cases of the plan.
     """
     cases = {case.id: case for case in plan.cases}
@@ -143,7 +143,8 @@ def execute(
                 case_records[case.id], result_records[case.id] = record, result
                 if on_result:
                     on_result(outcome)
-            for name, text in explain(_failures(result_records)).items() if explain else ():
+            every = [record.outcome for record in result_records.values()]
+            for name, text in explain(every).items() if explain else ():
                 result_records[name] = ResultRecord(result_records[name].outcome, text)
                 writer.write(result_records[name])
         except KeyboardInterrupt:
@@ -166,7 +167,3 @@ def execute(
             writer.write(ending)
             footer = ending
     return Log(str(writer.path or ""), head, case_records, result_records, (), footer, problem=writer.problem)
-
-
-def _failures(results: Mapping[str, ResultRecord]) -> list[Outcome]:
-    return [record.outcome for record in results.values() if record.outcome.status in ("fail", "error")]

@@ -92,7 +92,7 @@ def test_failures_that_resemble_different_mistakes_are_different_groups(few):
     log = failing(few, {name: {} for name in ids})
     found = groups(with_suspects(log, {ids[0]: "one", ids[1]: "one", ids[2]: "two"}))
     assert {(g.suspect, g.resembling, len(g.outcomes)) for g in found} == {("one", 2, 4), ("two", 1, 1)}
-    assert "looks like: one (2 of 5 cases)" in failures(with_suspects(log, {ids[0]: "one", ids[1]: "one"}))
+    assert "    one (2 of 5 cases)" in failures(with_suspects(log, {ids[0]: "one", ids[1]: "one"}))
 
 
 def test_expected_failures_are_one_line(few):
