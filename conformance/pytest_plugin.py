@@ -67,7 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("qsa-conformance", "conformance of an operation's implementation")
     add = group.addoption
     add("--backend", action="append", default=[], metavar="CONNECT", help="implementation under test; repeatable")
-    add("--operation", default="qsa_prepare", metavar="NAME", help="operation, by its name or its folder")
+    add("--operation", default="", metavar="NAME", help="operation, by its name or its folder in the library")
+    add("--library", metavar="DIR", help="case files of your own beside the bundled ones, or operations of your own")
     add("--clause", action="append", default=[], metavar="ID", help="only cases that cite this clause or group")
     add("--level", choices=["required", "recommended", "informative"], help="only cases of this level")
     add("--case", action="append", default=[], metavar="ID", help="only the case with exactly this id")
@@ -94,7 +95,6 @@ def suite_of(config: pytest.Config) -> Suite:
 
 def _build(config: pytest.Config) -> Suite:
     from conformance.backends.connect import usable
-    from conformance.library.reading import load_library
     from conformance.library.selection import select
     from conformance.record.expectations import find
     from conformance.spec.operation import chosen_readings
@@ -105,7 +105,7 @@ def _build(config: pytest.Config) -> Suite:
         raise pytest.UsageError("name the implementation under test: --backend CONNECT, for example --backend numpy")
     if given and len(connects) > 1:
         raise pytest.UsageError("--expectations FILE speaks of one backend: name one")
-    library = load_library(config.getoption("operation"))
+    library = _library(config.getoption("operation"), config.getoption("library"), connects)
     filters = {name: config.getoption(name) for name in ("clause", "level", "case", "quick")}
     cases = select(
         library,
@@ -120,6 +120,23 @@ def _build(config: pytest.Config) -> Suite:
         suite.backends[connect] = usable(connect, operation=library.operation.operation)
         suite.expectations[connect] = find(connect, Path(given) if given else None, library, suite.readings_of(connect))
     return suite
+
+
+def _library(name: str, own: str | None, connects: list[str]) -> Library:
+    """The library of the operation that is named, or else of the first that the backends serve."""
+    from conformance.backends.connect import operations_of
+    from conformance.library.operations import DEFAULT, include, load_operation, operations
+    from conformance.library.reading import load_library
+
+    folder = Path(own) if own else None
+    described = operations(folder) if folder else ()
+    if folder and described:
+        include(folder)
+    if not name:
+        default = load_operation(described[0] if described else DEFAULT).operation
+        served = operations_of(connects[0])
+        name = default if default in served or not served else served[0]
+    return load_library(name, extra=folder)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -217,7 +234,10 @@ def _failure(suite: Suite, connect: str, case: Case, outcome: Outcome) -> str:
     first = suite.causes.setdefault((connect, *cause(case, outcome)), case.id)
     if first != case.id:
         return f"as {first}: {what}"
-    return "\n".join([line(case.says), what, line(repeat(connect, case.id, readings=suite.readings_of(connect)))])
+    library = suite.library
+    name, own = library.operation.operation, library.own
+    again = repeat(connect, case.id, readings=suite.readings_of(connect), operation=name, own=own)
+    return "\n".join([line(case.says), what, line(again)])
 
 
 @pytest.hookimpl(hookwrapper=True)

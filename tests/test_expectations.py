@@ -203,7 +203,7 @@ class TestUpdate:
             check_updatable(whole, library)
         generated = msgspec.structs.replace(twelve.cases[0], seed=7)
         log = made(type(twelve)(twelve.operation, (generated,), 1), [outcome(generated)])
-        with pytest.raises(UsageError, match="is no case of this library"):
+        with pytest.raises(UsageError, match="is not a case of this library"):
             check_updatable(log, twelve)
 
 

@@ -285,7 +285,7 @@ def test_the_command_says_what_it_did(tmp_path):
     assert result.return_value == 0, result.output
     assert "25 examples" in result.output
     assert "nothing failed" in result.output
-    assert "again: qsa-conformance fuzz -b numpy --seed 4 --examples 25" in result.output
+    assert "to repeat: qsa-conformance fuzz -b numpy --seed 4 --examples 25" in result.output
     log = read_log(tmp_path / "fuzz-numpy-4.jsonl")
     assert (log.header.seed, log.header.cases, log.header.complete) == (4, 25, False)
     assert log.footer is not None

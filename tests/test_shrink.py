@@ -265,7 +265,7 @@ class TestCommand:
 
     def test_what_cannot_be_shrunk(self, cli, log, tmp_path):
         path, case, good = log
-        assert "is no failure: its status is pass" in cli("shrink", path, good.id)[2]
+        assert "did not fail: its status is pass" in cli("shrink", path, good.id)[2]
         assert f"did you mean '{case.id}'?" in cli("shrink", path, case.id[:-1] + "#")[2]
         assert "not passed:" in cli("shrink", path, "unheard-of")[2]
         assert cli("shrink", tmp_path / "none.jsonl", case.id)[0] == 2

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from conformance.backends.plugin.process import Limits
 
 GROUP = "qsa_conformance.backends"
-# Prefix to the module with a `backend(kind, id)`, named and not imported: connecting is below what it connects to.
+# Prefix to the module with a `backend(kind, id, operation)`, named and not imported: it stands above this one.
 CATALOGUES: Mapping[str, str] = {"fault": "conformance.faults.catalogue", "variant": "conformance.faults.catalogue"}
 PREFIXES = (*CATALOGUES, "py", "cmd", "replay")
 # What goes on as it is; all else that a plug-in raises is reported, SystemExit and the like included.
@@ -109,7 +109,7 @@ def connect(text: str, limits: Limits | None = None, operation: str = "") -> Bac
     if kind in PREFIXES and not rest:
         raise BackendError(f"'{text}' needs something after the colon, as in {_example(kind)}")
     if kind in CATALOGUES:
-        made: Backend = importlib.import_module(CATALOGUES[kind]).backend(kind, rest)
+        made: Backend = importlib.import_module(CATALOGUES[kind]).backend(kind, rest, operation)
         return made
     if kind == "py":
         return _python(rest, text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from conformance.commands.options import isolation_options
+from conformance.commands.options import LibraryChoice, isolation_options, library_options
 
 if TYPE_CHECKING:
     from conformance.library.reading import Library
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 @click.option("--reason", default="", metavar="TEXT", help="Why new failures are to be expected.")
 @click.option("--url", default="", help="Where new failures are tracked.")
 @click.option("--expires", default="", metavar="DATE", help="The last day on which new entries count, YYYY-MM-DD.")
+@library_options
 @isolation_options
 def command(
+    libraries: LibraryChoice,
     log_path: Path | None,
     connect: str,
     file: Path | None,
@@ -43,7 +45,7 @@ def command(
     that still hold are kept as they are. Exit code 1 when LOG is not as expected.
     """
     from conformance.errors import UsageError
-    from conformance.library.reading import load_library
+    from conformance.library.operations import recorded
     from conformance.record.expectations import Expectations, Ground, check_updatable, default_file, load, updated
     from conformance.record.log import read_log
 
@@ -53,12 +55,13 @@ def command(
         raise UsageError(f"--expires '{expires}' is not a date such as 2027-01-31") from None
     if bool(log_path) == bool(connect):
         raise UsageError("give either a LOG or -b BACKEND")
-    library = load_library()
     log = read_log(log_path) if log_path else None
+    libraries.include()
+    library = libraries.load(recorded(log.header.operation, log.header.own) if log else "")
     name = log.header.backend.connect if log else connect
-    path = file or default_file(name)
+    path = file or default_file(name, library.operation.operation)
     if path is None:
-        raise UsageError(f"'{name}' is no backend of this package; name a file: --expectations FILE")
+        raise UsageError(f"'{name}' is not a bundled backend; name a file: --expectations FILE")
     known = load(path, library) if path.is_file() else Expectations(str(path))
     if not update:
         return _check(log, known) if log else _show(known)

@@ -258,7 +258,7 @@ def show(ledger: Ledger, head: Header, path: Path, *, finished: bool) -> None:
     if campaign.keep_going:
         again += " --keep-going"
     again += named(campaign.operation)
-    click.echo(f"\nlog: {path}\nagain: {again}")
+    click.echo(f"\nlog: {path}\nto repeat: {again}")
 
 
 def progress(campaign: Campaign) -> Any:

@@ -55,15 +55,40 @@ def selection_options(function: Command) -> Command:
 
 
 def operation_option(function: Command) -> Command:
-    """--operation NAME: which operation is meant, by its name or its folder in the library."""
-    return click.option(
+    """--operation NAME, by its name or its folder in the library, and --library DIR, where one's own is described."""
+    named = click.option(
         "--operation",
         default="qsa_prepare",
         metavar="NAME",
         is_eager=True,
         show_default=True,
         help="Operation, by its name or its folder in the library.",
+    )
+    return described_option(named(function))
+
+
+def described_option(function: Command) -> Command:
+    """--library DIR: where operations of one's own are described, DIR/NAME/operation.yaml."""
+    return click.option(
+        "--library",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        is_eager=True,
+        expose_value=False,
+        callback=_included,
+        help="Folder with operations of your own, DIR/NAME/operation.yaml.",
     )(function)
+
+
+def _included(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    if value is None:
+        return
+    from conformance.errors import UsageError
+    from conformance.library.operations import include, operations
+
+    if not operations(value):
+        raise UsageError(f"--library {value}: describes no operation; this needs {value}/NAME/operation.yaml")
+    include(value)
 
 
 @dataclass(frozen=True)
@@ -79,7 +104,15 @@ class LibraryChoice:
         from conformance.library.operations import DEFAULT
         from conformance.library.reading import load_library
 
+        self.include()
         return load_library(operation or self.operation or DEFAULT, extra=self.folder, only=self.only)
+
+    def include(self) -> None:
+        """Know the operations that the folder describes by their names."""
+        from conformance.library.operations import include, operations
+
+        if self.folder and operations(self.folder):
+            include(self.folder)
 
     @property
     def is_bundled(self) -> bool:

@@ -27,7 +27,8 @@ def command(libraries: LibraryChoice, log: Path, case_id: str, folder: Path, id:
     from conformance.record.recorded import recorded
 
     found = recorded(log, case_id)
-    library = libraries.load(found.log.header.operation)
+    libraries.include()
+    library = libraries.load(found.operation.operation)
     text, name = promote(found, library, folder, id, says)
     path = folder / f"{name.partition('/')[2]}.yaml"
     try:

@@ -8,27 +8,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from conformance.commands.options import isolation_options
+from conformance.commands.options import isolation_options, operation_option
 
 if TYPE_CHECKING:
     from conformance.record.log import Log
     from conformance.running.isolation import Isolation
+    from conformance.spec.operation import Operation
 
 
 @click.command("publish")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT", help="Backend to run; repeatable.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("reports"),
-              show_default=True, help="Folder of the published reports.")  # fmt: skip
-@click.option("--quick", is_flag=True, help="A spread of small cases: to try it out; such reports say so.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False),
+              help="Folder of the published reports  [default: reports; reports/OPERATION for others]")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Only a varied subset of small cases: to try it out; such reports say so.")
 @click.option("--log", "given", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="LOG",
               help="Publish a log that is there already; repeatable.")  # fmt: skip
 @click.option("--render", "render_only", is_flag=True, help="Run nothing: write pages and index of what is there anew.")
 @click.option("--perf", "timed", multiple=True, metavar="CONNECT",
-              help="Time this backend, too; repeatable. Ratios are to the first.")  # fmt: skip
+              help="Time this backend, too; repeatable. Ratios are relative to the first.")  # fmt: skip
+@operation_option
 @isolation_options
 def command(
     backends: tuple[str, ...],
-    output: Path,
+    operation: str,
+    output: Path | None,
     quick: bool,
     given: tuple[Path, ...],
     render_only: bool,
@@ -47,6 +50,7 @@ def command(
     from conformance.backends.protocol import Unsupported
     from conformance.commands.run import exit_code, run_one
     from conformance.errors import BackendError, UsageError
+    from conformance.library.operations import DEFAULT, folder_of
     from conformance.library.reading import load_library
     from conformance.library.selection import select
     from conformance.record.expectations import find
@@ -56,12 +60,15 @@ def command(
 
     if timed and (render_only or given):
         raise UsageError("--perf goes with backends that are run")
-    stray = [name for name in timed if name not in (backends or names())]
+    library = load_library(operation)
+    served = library.operation.operation
+    stray = [name for name in timed if name not in (backends or names(served))]
     if stray:
         raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
-    library = load_library()
+    home = folder_of(served)
+    output = output or (Path("reports") if home == DEFAULT else Path("reports") / home)
     filters = {"--quick": "yes"} if quick else {}
-    chosen = [] if render_only or given else list(backends or names())
+    chosen = [] if render_only or given else list(backends or names(served))
     cases = select(library, quick=quick)
     logs, unusable = [], []
     taken: set[Path] = set()
@@ -82,24 +89,24 @@ def command(
             logs.append(log)
             click.echo(f"{publish.add(output, path)}: {table.verdict_of(log)}")
         conformant = {log.header.backend.connect: log for log in logs if table.verdict_of(log) in FINE}
-        for path in timed_logs([name for name in timed if name in conformant], conformant, Path(folder)):
+        for path in timed_logs(
+            library.operation, [name for name in timed if name in conformant], conformant, Path(folder)
+        ):
             click.echo(f"{publish.add(output, path)}: timed")
     entries = publish.render(output, library.operation)
     click.echo(f"{output / 'index.html'}: {len(entries)} reports")
     return 0 if render_only or given else exit_code(logs, unusable if backends else [])
 
 
-def timed_logs(connects: list[str], logs: Mapping[str, Log], folder: Path) -> list[Path]:
+def timed_logs(operation: Operation, connects: list[str], logs: Mapping[str, Log], folder: Path) -> list[Path]:
     """The logs of these backends with all workloads timed on them, side by side, as files in a folder."""
     if not connects:
         return []
     from conformance.commands.perf import side_by_side
-    from conformance.library.reading import load_library
     from conformance.timing.perf import limited_to
     from conformance.timing.workloads import load_workloads
 
     with limited_to(None) as threads:
-        operation = load_library().operation
         chosen = load_workloads(operation)
         _, paths = side_by_side(operation, connects, chosen, [logs[name] for name in connects], folder, threads)
     return paths

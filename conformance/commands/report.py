@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from conformance.commands.options import described_option
+
 if TYPE_CHECKING:
     from conformance.record.log import Log
     from conformance.spec.operation import Operation
@@ -21,6 +23,7 @@ KINDS = ["table", "markdown", "html", "junit", "badge", "github"]
               help="What to write: text, Markdown, one HTML page, JUnit XML, a badge, annotations.")  # fmt: skip
 @click.option("--label", "labels", multiple=True, metavar="TEXT", help="Heading of a log's column; one for each log.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; else printed.")
+@described_option
 def command(logs: tuple[Path, ...], kind: str, labels: tuple[str, ...], output: Path | None) -> int:
     """Render logs: the matrix over backends and versions, Markdown, one HTML page, JUnit XML, or a badge.
 
@@ -84,10 +87,10 @@ def rendered(logs: Sequence[Log], kind: str, output: Path | None) -> str:
 def operation_of(log: Log) -> Operation:
     """The operation that a log is of. Raises `UsageError` when the library has none of this name."""
     from conformance.errors import UsageError
-    from conformance.library.operations import load_operation
+    from conformance.library.operations import load_operation, recorded
 
     try:
-        return load_operation(log.header.operation)
+        return load_operation(recorded(log.header.operation, log.header.own))
     except UsageError as error:
         raise UsageError(f"{log.path}: {error}") from None
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from conformance.commands.options import described_option
+
 
 @click.command("repro")
 @click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
@@ -14,6 +16,7 @@ import click
               help="Function that the script imports, or FILE.py:NAME  [default: a place to put one in].")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="File to write the script to; else it is printed.")  # fmt: skip
+@described_option
 def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
     """Write a script of at most 60 lines that shows the failure of CASE: inputs, what is due, and the worst element.
 
@@ -22,13 +25,12 @@ def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
     """
     from conformance.errors import UsageError
     from conformance.failures.reproduce import script
-    from conformance.library.operations import load_operation
     from conformance.record.recorded import recorded
 
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")
     found = recorded(log, case_id)
-    text = script(found, load_operation(found.log.header.operation), function)
+    text = script(found, found.operation, function)
     if output is None:
         click.echo(text, nl=False)
         return 0

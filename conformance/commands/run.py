@@ -24,13 +24,14 @@ from conformance.commands.options import (
 )
 from conformance.errors import BackendError, UsageError, plural
 from conformance.judging.engine import Outcome
-from conformance.library.operations import DEFAULT, load_operation, operations
+from conformance.library.operations import DEFAULT, folder_of, load_operation, operations, own_operations, recorded
 from conformance.library.reading import Library
 from conformance.library.selection import select
 from conformance.record import latest
 from conformance.record.expectations import find
 from conformance.record.log import Log, file_name, read_log
 from conformance.record.recorded import cases_of
+from conformance.record.verdict import is_whole
 from conformance.reporting import table
 from conformance.reporting.annotations import github
 from conformance.reporting.groups import SHOWN_GROUPS, groups
@@ -79,15 +80,18 @@ def command(libraries: LibraryChoice, backends: tuple[str, ...], resume: tuple[P
     Exit code 0: all conformant, wholly or in part (PARTIAL), or, with expectations, as expected; 1: not; 2: wrong
     usage; 3: a backend cannot be used; 4: incomplete, by a filter or an interruption.
     """
+    libraries.include()
     named = [libraries.operation] if libraries.operation else []
     codes: list[int] = []
     refused: list[UsageError] = []
     served = {} if named else {text: served_by(text, options["isolation"]) for text in dict.fromkeys(backends)}
-    for one in named or operations_wanted(served, resume, options["from_log"]):
+    wanted = named or operations_wanted(served, resume, options["from_log"], libraries.folder)
+    for one in wanted:
         mine = tuple(path for path in resume if read_log(path).header.operation == one)
-        serving = backends if named else tuple(text for text in backends if one in served.get(text, (one,)))
+        serving = tuple(text for text in backends if named or one in served.get(text, (one,))) or backends
         try:
-            codes.append(run_operation(replace(libraries, operation=one), backends=serving, resume=mine, **options))
+            chosen = replace(libraries, operation=one)
+            codes.append(run_operation(chosen, backends=serving, resume=mine, several=len(wanted) > 1, **options))
         except UsageError as error:  # a case, a clause or a word that only another operation has
             refused.append(error)
     if not codes:
@@ -95,12 +99,21 @@ def command(libraries: LibraryChoice, backends: tuple[str, ...], resume: tuple[P
     return next(code for code in (2, 1, 3, 4, 0) if code in codes)
 
 
-def operations_wanted(served: Mapping[str, Sequence[str]], resume: Sequence[Path], from_log: Path | None) -> list[str]:
-    """The operations that the logs are of or that the backends serve; those of the library where none is named."""
+def operations_wanted(
+    served: Mapping[str, Sequence[str]], resume: Sequence[Path], from_log: Path | None, own: Path | None = None
+) -> list[str]:
+    """The operations that the logs are of or that the backends serve; all of the library where no backend is named.
+
+    Of a folder of one's own that describes operations, these alone.
+    """
     logs = [*resume, *([from_log] if from_log else ())]
     if logs:
-        return list(dict.fromkeys(read_log(path).header.operation for path in logs))
-    known = [load_operation(folder).operation for folder in operations()]
+        heads = [read_log(path).header for path in logs]
+        return list(dict.fromkeys(recorded(head.operation, head.own) for head in heads))
+    described = [load_operation(folder, own).operation for folder in operations(own)] if own else []
+    known = described or [load_operation(folder).operation for folder in operations()]
+    if not described:
+        known += [one.operation for one in own_operations() if one.operation not in known and served]
     every = {name for names in served.values() for name in names}
     return [name for name in known if name in every] or known[:1] if served else known
 
@@ -109,7 +122,8 @@ def served_by(connect: str, isolation: Isolation) -> Sequence[str]:
     """The operations that a backend serves; the default one for what cannot say so, which is told when it is run."""
     try:
         if connect.startswith(PREFIX):
-            return (read_log(Path(connect.removeprefix(PREFIX))).header.operation,)
+            head = read_log(Path(connect.removeprefix(PREFIX))).header
+            return (recorded(head.operation, head.own),)
         return operations_of(connect, isolation.limits, isolate=isolation.isolate or isolation.jobs != 1)
     except (BackendError, Unsupported, UsageError):
         return (load_operation(DEFAULT).operation,)
@@ -136,6 +150,7 @@ def run_operation(
     diagnosis: bool,
     show: int,
     output_format: str,
+    several: bool = False,
 ) -> int:
     """One operation on the backends that serve it: the matrix, the failures, the logs."""
     library = source = libraries.load()
@@ -161,7 +176,8 @@ def run_operation(
             Plan(text, chosen, not filters, filters, readings or usual_readings(text, served)) for text in connects
         ]
         plans = [failed_lately(plan, served) for plan in plans] if last_failed else plans
-        tasks = [(plan, output / f"{file_name(plan.connect)}.jsonl" if output else None, None) for plan in plans]
+        of = f".{folder_of(served)}" if several and folder_of(served) != DEFAULT else ""
+        tasks = [(plan, output / f"{file_name(plan.connect)}{of}.jsonl" if output else None, None) for plan in plans]
     if expectations and len(tasks) != 1:
         raise UsageError("--expectations is about one backend; name it with -b")
     if debug and (isolation.workers or len(tasks) != 1):
@@ -345,9 +361,12 @@ def exit_code(logs: list[Log], unusable: list[str], *, allow_incomplete: bool = 
 
 
 def is_complete(log: Log) -> bool:
-    """Whether the whole bundled library was run to its end."""
-    whole = log.footer is not None and log.header.complete and not log.header.own
-    return whole and not any(outcome.status == "not-run" for outcome in log.outcomes)
+    """Whether the whole library was run to its end."""
+    return (
+        log.footer is not None
+        and is_whole(log.header)
+        and not any(outcome.status == "not-run" for outcome in log.outcomes)
+    )
 
 
 def as_expected(log: Log) -> bool:

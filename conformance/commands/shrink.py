@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from conformance.commands.options import POSITIVE
+from conformance.commands.options import POSITIVE, described_option
 
 if TYPE_CHECKING:
     from conformance.record.recorded import Recorded
@@ -28,6 +28,7 @@ SECONDS = 60.0
               help="Time after which the smallest case so far is taken.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Log to write with the small case, for repro, promote and run --from-log.")  # fmt: skip
+@described_option
 def command(log: Path, case_id: str, connect: str, seconds: float, output: Path | None) -> int:
     """Run ever smaller cases as long as they fail in the same way as CASE does, and print the smallest as YAML.
 
@@ -35,7 +36,6 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     """
     from conformance.errors import UsageError
     from conformance.failures.shrink import failing, shrink
-    from conformance.library.operations import load_operation
     from conformance.library.writing import as_yaml
     from conformance.record.recorded import recorded
     from conformance.running.cases import CaseBench, Setup
@@ -43,7 +43,7 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     found = recorded(log, case_id)
     if output and output.exists():
         raise UsageError(f"{output}: is there already; give another name")
-    operation = load_operation(found.log.header.operation)
+    operation = found.operation
     setup = Setup(
         connect or found.connect, dict(found.log.header.readings), operation, isolate=bool(found.outcome.lost)
     )
@@ -105,7 +105,7 @@ def write(path: Path, found: Recorded, connect: str, here: CaseBench, case: Case
     from conformance.running.run import Plan, header
     from conformance.spec.case import summary
 
-    library = load_library(found.log.header.operation)
+    library = load_library(found.operation.operation)
     plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.setup.readings)
     head = header(plan, library, here.info, more=here.ready.environment, seed=found.log.header.seed)
     outcome = here.run(case)

@@ -106,8 +106,9 @@ def closeup(
     try:
         outcome = engine.run(case)
         call = _wrong_call(watched.calls, engine, case, outcome)
-        again = f"to repeat: {line(repeat(connect, case.id, readings=readings))}"
-        say("\n".join([*_lines(engine, case, outcome, call), again]))
+        name = library.operation.operation
+        again = line(repeat(connect, case.id, readings=readings, operation=name, own=library.own))
+        say("\n".join([*_lines(engine, case, outcome, call), f"to repeat: {again}"]))
         if debug and not stopped and outcome.status in ("fail", "error") and call:
             look_around(call, engine, case)
     finally:

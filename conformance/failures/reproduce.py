@@ -20,12 +20,12 @@ import msgspec
 import numpy as np
 
 from conformance import __version__
-from conformance.backends.protocol import BackendInfo
 from conformance.errors import UsageError
 from conformance.failures.calls import Made, failing
 from conformance.judging.calling import Array
 from conformance.judging.outcome import Kind
 from conformance.record.recorded import Recorded
+from conformance.record.records import info_of
 from conformance.spec import aims
 from conformance.spec.case import summary
 from conformance.spec.inputs import inputs_of
@@ -152,8 +152,7 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
     writer = _Writer(found, operation)
     if case.refusal:
         return writer.script(function, *writer.refusal())
-    backend = {n: v for n, v in msgspec.structs.asdict(found.log.header.backend).items() if n != "connect"}
-    calls = failing(case, outcome, operation, readings, BackendInfo(**backend))
+    calls = failing(case, outcome, operation, readings, info_of(found.log.header))
     if not calls:
         raise _unshowable(found, "it shows in no call of its own")
     alone = len(calls) == 1 and outcome.sort not in (

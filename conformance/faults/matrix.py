@@ -227,7 +227,7 @@ class Worker:
         return Found(task, layer=layers.LAYERS[task.kind](self.library, faults))
 
     def _entry(self, kind: Kind, id: str) -> Entry:
-        return catalogue.find(kind, id)
+        return catalogue.find(kind, id, self.operation.operation)
 
     def _first(self, fault: Entry) -> list[int]:
         cases = self.library.cases

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import keyword
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from conformance.spec.types import TENSOR_TYPES
 
 FILE = "operation.yaml"
 DEFAULT = "qsa_prepare"
+PATH = "QSA_CONFORMANCE_LIBRARY"  # environment variable: folders with operations of one's own, listed as in PATH
 
 
 def cases_root() -> Path:
@@ -32,17 +35,74 @@ def operations(root: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in (root or cases_root()).glob(f"*/{FILE}")))
 
 
+def own_roots() -> tuple[Path, ...]:
+    """Folders with operations of one's own, from the environment: processes that are started inherit them."""
+    return tuple(Path(one) for one in os.environ.get(PATH, "").split(os.pathsep) if one)
+
+
+def include(root: Path) -> None:
+    """Know the operations of a folder by their names from now on, and find the modules that they name in it."""
+    root = root.absolute()
+    if root not in own_roots():
+        os.environ[PATH] = os.pathsep.join(map(str, (root, *own_roots())))
+    importable(root)
+
+
+def importable(root: Path) -> None:
+    """Let the modules that operations of one's own name be found in their folder, after all others."""
+    if root != cases_root() and str(root.absolute()) not in sys.path:
+        sys.path.append(str(root.absolute()))
+
+
+def own_operations() -> Iterator[Operation]:
+    """The operations of one's own that are known by name."""
+    for root in own_roots():
+        for folder in operations(root):
+            yield load_operation(folder, root)
+
+
+def recorded(name: str, own: str) -> str:
+    """The name of the operation that a log is of, found in the folder `own` of its library where it is not known."""
+    try:
+        located(name)
+    except UsageError:
+        if not own or not _holds(Path(own), name):
+            raise
+        include(Path(own))
+    return name
+
+
+def _holds(root: Path, name: str) -> bool:
+    try:
+        return any(name in (folder, name_of(folder, root)) for folder in operations(root))
+    except (OSError, ValueError):  # what a log says need not be a path
+        return False
+
+
 def folder_of(name: str, root: Path | None = None) -> str:
     """The folder of an operation, which is asked for by its folder or by its own name. Raises `UsageError`."""
-    root = root or cases_root()
-    known = operations(root)
-    if name in known:
-        return name
-    named = {_name_in(root / folder / FILE): folder for folder in known}
-    if name in named:
-        return named[name]
-    words = [*known, *filter(None, named)]
-    raise UsageError(f"no operation '{name}'{nearest(name, words)}; known: {', '.join(known) or 'none'}")
+    return located(name, root)[1]
+
+
+def located(name: str, root: Path | None = None) -> tuple[Path, str]:
+    """The root and the folder of an operation, by its folder or its name; in any root unless one is given."""
+    folders: list[str] = []
+    names: list[str] = []
+    for one in [root] if root else [*own_roots(), cases_root()]:
+        known = operations(one)
+        if name in known:
+            return one, name
+        named = {_name_in(one / folder / FILE): folder for folder in known}
+        if name in named:
+            return one, named[name]
+        folders += known
+        names += filter(None, named)
+    raise UsageError(f"no operation '{name}'{nearest(name, [*folders, *names])}; known: {', '.join(folders) or 'none'}")
+
+
+def is_bundled(name: str) -> bool:
+    """Whether an operation is one of this package, by its name."""
+    return any(name == name_of(folder) for folder in operations())
 
 
 def name_of(folder: str, root: Path | None = None) -> str:
@@ -60,13 +120,16 @@ def _name_in(path: Path) -> str:
     return next(values, "").partition(" #")[0].strip().strip("'\"")
 
 
-@lru_cache(maxsize=16)
 def load_operation(name: str = DEFAULT, root: Path | None = None) -> Operation:
     """An operation of the library, by its folder or its name. Raises `UsageError` or `LibraryError`."""
+    return _loaded(*located(name, root))
+
+
+@lru_cache(maxsize=16)
+def _loaded(root: Path, folder: str) -> Operation:
     from conformance.library import strict_yaml
 
-    root = root or cases_root()
-    folder = folder_of(name, root)
+    importable(root)
     path = root / folder / FILE
     data, places = strict_yaml.load(path, f"cases/{folder}/{FILE}" if root == cases_root() else str(path), root)
     operation = strict_yaml.convert(data, Operation, places.at)

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.library import cache as library_cache
-from conformance.library.operations import DEFAULT, FILE, cases_root, folder_of, load_operation, operations
+from conformance.library.operations import (
+    DEFAULT,
+    FILE,
+    cases_root,
+    folder_of,
+    importable,
+    load_operation,
+    located,
+    operations,
+)
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
@@ -64,13 +73,12 @@ def source_of(
     `extra/NAME` or in `extra` itself, stand beside the bundled ones, or in place of them with `only`. Raises
     `UsageError` when it holds nothing of this operation.
     """
-    bundled = root is None
-    root = root or cases_root()
     if extra is None:
         if only:
             raise UsageError("without the bundled cases there is nothing to run; name a folder with --library")
-        folder = folder_of(name, root)
-        return Source(folder, root, (root / folder,), "" if bundled else str(root))
+        root, folder = located(name, root)
+        return Source(folder, root, (root / folder,), "" if root == cases_root() else str(root.absolute()))
+    root = root or cases_root()
     if not extra.is_dir():
         raise UsageError(f"--library {extra}: there is no such folder")
     if operations(extra):
@@ -96,6 +104,7 @@ def load_library(
     taken from a cache, as long as no file of the library or of the code that reads it has changed.
     """
     source = source_of(name, root, extra, only=only)
+    importable(source.root)
     key = library_cache.key(source.name, source.root, source.folders)
     stored = library_cache.read(key)
     if stored is None:

@@ -17,7 +17,7 @@ import msgspec
 
 from conformance.errors import LibraryError, UsageError, nearest
 from conformance.judging.outcome import Outcome
-from conformance.library.operations import cases_root
+from conformance.library.operations import DEFAULT, located
 from conformance.library.reading import Library
 from conformance.record.log import Assessment, Log, Surprise
 from conformance.spec.operation import Strict
@@ -97,10 +97,12 @@ def expired(entry: Entry, today: datetime.date | None = None) -> bool:
     return bool(entry.expires) and datetime.date.fromisoformat(entry.expires) < now
 
 
-def default_file(connect: str, operation: str = "qsa_prepare", root: Path | None = None) -> Path | None:
-    """Where the expectations of a backend stand that this package brings along; the file need not be there yet."""
-    plain = re.fullmatch("[a-z][a-z0-9-]*", connect)
-    return (root or cases_root()) / operation / "expectations" / f"{connect}.yaml" if plain else None
+def default_file(connect: str, operation: str = DEFAULT, root: Path | None = None) -> Path | None:
+    """Where the expectations of a bundled backend of an operation are kept; the file need not be there yet."""
+    if not re.fullmatch("[a-z][a-z0-9-]*", connect):
+        return None
+    where, folder = located(operation, root)
+    return where / folder / "expectations" / f"{connect}.yaml"
 
 
 def find(connect: str, given: Path | None, library: Library, readings: Mapping[str, str]) -> Expectations | None:
@@ -110,7 +112,7 @@ def find(connect: str, given: Path | None, library: Library, readings: Mapping[s
     """
     if given is not None:
         return load(given, library)
-    path = None if readings else default_file(connect)
+    path = None if readings else default_file(connect, library.operation.operation)
     return load(path, library) if path and path.is_file() else None
 
 
@@ -225,7 +227,7 @@ def check_updatable(log: Log, library: Library) -> None:
     digests = {case.id: case.digest for case in library.cases}
     foreign = [o.case for o in log.outcomes if digests.get(o.case) != o.digest]
     if foreign:
-        raise UsageError(f"{what}: '{foreign[0]}' is no case of this library; expectations are kept for those alone")
+        raise UsageError(f"{what}: '{foreign[0]}' is not a case of this library; expectations are kept for those alone")
     missing = digests.keys() - log.results.keys()
     if missing:
         raise UsageError(f"{what}: {len(missing)} cases of this library are not in it; run it anew")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from conformance.errors import UsageError, nearest
 from conformance.judging.engine import Outcome
+from conformance.library import operations
 from conformance.library.reading import Library
 from conformance.record.log import Log, read_log
 from conformance.spec.case import Case
+from conformance.spec.operation import Operation
 
 SHOWN = ("fail", "error", "quality-warning")
 
@@ -25,6 +27,11 @@ class Recorded:
     @property
     def connect(self) -> str:
         return self.log.header.backend.connect
+
+    @property
+    def operation(self) -> Operation:
+        """The operation that the log is of. Raises `UsageError` when there is none of its name here."""
+        return operations.load_operation(operations.recorded(self.log.header.operation, self.log.header.own))
 
     @property
     def source(self) -> str:
@@ -51,7 +58,7 @@ def recorded(path: Path, name: str) -> Recorded:
         raise UsageError(f"{path}: {name} was begun and has no result: the run was interrupted in it")
     outcome = log.results[name].outcome
     if outcome.status not in SHOWN:
-        raise UsageError(f"{path}: {name} is no failure: its status is {outcome.status}")
+        raise UsageError(f"{path}: {name} did not fail: its status is {outcome.status}")
     return Recorded(log, log.cases[name].case, outcome)
 
 

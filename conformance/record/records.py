@@ -7,10 +7,12 @@ A log without footer belongs to an interrupted run; all its results count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import msgspec
 
+from conformance.backends.protocol import BackendInfo
 from conformance.judging.outcome import STATUSES, Outcome
 from conformance.spec.case import WORDS, Case
 
@@ -30,6 +32,12 @@ class BackendRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = "cpu"
     url: str = ""
     origin: str = ""  # whose code is judged; empty in earlier logs and where the vendor says it
+
+
+def info_of(header: Header) -> BackendInfo:
+    """What the backend of a log said of itself for its operation."""
+    said = msgspec.structs.asdict(header.backend) | {"operation": header.operation}
+    return BackendInfo(**{field.name: said[field.name] for field in fields(BackendInfo)})
 
 
 class Full(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judging.engine import Outcome
+from conformance.library.operations import is_bundled
 from conformance.record.records import Assessment, Header, Log, count
 
 JUDGED = ("pass", "quality-warning", "fail", "error")  # statuses by which something is known of the backend
@@ -55,7 +56,7 @@ def standing_of(
     undeclared = tuple(_undeclared(header))
     word = verdict(
         counts,
-        complete=header.complete and not header.own and finished,
+        complete=is_whole(header) and finished,
         assessment=assessment,
         partial=bool(undeclared),
     )
@@ -63,6 +64,11 @@ def standing_of(
     return Standing(
         word, sum(counts[one] for one in JUDGED), len(outcomes), left_out, _unjudged(header, outcomes, cited)
     )
+
+
+def is_whole(header: Header) -> bool:
+    """Whether a run is of all cases by which its operation is judged: the bundled ones, where there are such."""
+    return header.complete and not (header.own and is_bundled(header.operation))
 
 
 def verdict(

@@ -79,6 +79,9 @@ def render(root: Path, operation: Operation) -> list[Published]:
     logs = [(path.parent, read_log(path)) for path in sorted(root.glob(f"*/*/{LOG}"))]
     if not logs:
         raise UsageError(f"{root}: holds no published log")
+    other = next((log for _, log in logs if log.header.operation != operation.operation), None)
+    if other:
+        raise UsageError(f"{other.path}: is of {other.header.operation}; {root} is for {operation.operation}")
     entries = [_render_one(root, folder, log, operation) for folder, log in logs]
     entries.sort(key=lambda entry: entry.log.header.started, reverse=True)
     entries.sort(key=lambda entry: entry.backend)

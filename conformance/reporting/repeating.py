@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from conformance.errors import UsageError
 from conformance.judging.outcome import Kind, Outcome
 from conformance.record.log import Log
 
@@ -18,18 +21,35 @@ def repeat(
     readings: Mapping[str, str] | None = None,
     operation: str = "",
     after: Sequence[str] = (),
+    own: str = "",
 ) -> str:
-    """The command that repeats a case, of the library or of a log; the cases `after` which it fails come first."""
-    source = f" --from-log {shlex.quote(log)}" if log else operation_option(operation)
+    """The command that repeats a case, of the library or of a log; the cases `after` which it fails come first.
+
+    `own` is the folder of a library of one's own.
+    """
+    source = f" --from-log {shlex.quote(log)}" if log else operation_option(operation, own)
     cases = "".join(f" --case {shlex.quote(name)}" for name in (*after, case) if name)
     return f"{command} -b {shlex.quote(connect)}{source}{cases}{reading_options(readings or {})}"
 
 
-def operation_option(operation: str) -> str:
-    """An operation as it stands on the command line, with a space before; nothing for the one that is the default."""
-    from conformance.library.operations import DEFAULT, name_of
+def operation_option(operation: str, own: str = "") -> str:
+    """Operation and library as they stand on the command line, with a space before; nothing for the default."""
+    from conformance.library.operations import DEFAULT, is_bundled, located, name_of
 
-    return "" if operation in ("", DEFAULT, name_of(DEFAULT)) else f" --operation {shlex.quote(operation)}"
+    if operation in ("", DEFAULT, name_of(DEFAULT)):
+        named = ""
+    else:
+        named = f" --operation {shlex.quote(operation)}"
+        if not own and not is_bundled(operation):
+            with suppress(UsageError):
+                own = str(located(operation)[0])
+    return named + (f" --library {shlex.quote(_shown(own))}" if own else "")
+
+
+def _shown(folder: str) -> str:
+    """A folder as it is reached from here."""
+    path, here = Path(folder), Path.cwd()
+    return str(path.relative_to(here)) if path != here and path.is_relative_to(here) else folder
 
 
 def reading_options(readings: Mapping[str, str]) -> str:
@@ -55,6 +75,7 @@ def repeat_of(log: Log, outcome: Outcome, command: str = "qsa-conformance run") 
             readings=head.readings,
             operation=head.operation,
             after=outcome.after,
+            own=head.own,
         )
         + isolate
     )

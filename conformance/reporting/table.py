@@ -10,7 +10,7 @@ from tabulate import tabulate
 from conformance.errors import plural
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, count
-from conformance.record.verdict import Standing, standing
+from conformance.record.verdict import Standing, is_whole, standing
 from conformance.reporting import timings
 from conformance.reporting.groups import SHOWN, SHOWN_GROUPS, WRONG, failures, groups, overview
 from conformance.reporting.plain import line, presentable
@@ -202,7 +202,7 @@ def _extent(log: Log, found: Standing) -> str:
         parts.append(f"{plural(counts['quality-warning'], 'warning')}")
     if log.interrupted:
         parts.append(f"interrupted: {len(log.results):,} of {plural(log.header.cases, 'case')} were run")
-    elif log.header.own:
+    elif log.header.own and not is_whole(log.header):
         parts.append(f"{plural(len(log.results), 'case')} of the library {log.header.own}, not the bundled one")
     elif not log.header.complete:
         chosen = ", ".join(f"{name} {value}" for name, value in log.header.filters.items())
@@ -232,7 +232,7 @@ def following(log: Log) -> str:
     if wrong:
         return repeat_of(log, wrong[0].simplest)
     name = shlex.quote(head.backend.connect)
-    options = operation_option(head.operation) + reading_options(head.readings)
+    options = operation_option(head.operation, head.own) + reading_options(head.readings)
     if log.interrupted and log.path:
         return f"qsa-conformance run --resume {shlex.quote(log.path)}"
     if not head.complete or log.interrupted:

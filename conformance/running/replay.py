@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from conformance.backends.protocol import BackendInfo
 from conformance.errors import BackendError, UsageError
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, read_log
+from conformance.record.records import info_of
 from conformance.spec.case import Case
 
 PREFIX = "replay:"
@@ -30,8 +29,7 @@ class Recording:
     @property
     def info(self) -> BackendInfo:
         """The backend that the log is of."""
-        fields = msgspec.structs.asdict(self.log.header.backend)
-        return BackendInfo(**{name: value for name, value in fields.items() if name != "connect"})
+        return info_of(self.log.header)
 
     @property
     def environment(self) -> dict[str, str]:

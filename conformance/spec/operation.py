@@ -337,6 +337,7 @@ class Operation(Strict, frozen=True, dict=True):
     lengths: str = ""
     unsaid: str = ""
     splits: Number = 1
+    faults: str = ""  # package of its catalogue, where that is not in `conformance.faults`
     block: str = ""  # the attribute that is the block size, after which the pattern of an aim starts again
     types: dict[str, TypeSymbol] = {}
     symbols: dict[str, Derived] = {}

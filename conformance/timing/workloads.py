@@ -16,7 +16,7 @@ from conformance.errors import LibraryError, Place, UsageError, nearest
 from conformance.library import strict_yaml
 from conformance.library.concrete import concrete
 from conformance.library.expansion import expand
-from conformance.library.operations import cases_root, folder_of
+from conformance.library.operations import cases_root, located
 from conformance.library.written import Origin, merge
 from conformance.spec.aims import Draw, fill
 from conformance.spec.case import Case
@@ -57,9 +57,9 @@ class Workload:
 
 def load_workloads(operation: Operation, root: Path | None = None) -> tuple[Workload, ...]:
     """All workloads of an operation, in the order of the file. Raises `LibraryError` with the place of a problem."""
-    name = folder_of(operation.operation, root)
-    path = (root or cases_root()) / name / FILE
-    data, places = strict_yaml.load(path, f"cases/{name}/{FILE}")
+    where, name = located(operation.operation, root)
+    path = where / name / FILE
+    data, places = strict_yaml.load(path, f"cases/{name}/{FILE}" if where == cases_root() else str(path))
     file = strict_yaml.convert(data, File, places.at)
     found: list[Workload] = []
     for index, raw in enumerate(file.workloads):
