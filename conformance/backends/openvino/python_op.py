@@ -59,14 +59,41 @@ class OpenVINOPythonOp:
             operation=self.operation.operation,
         )
 
-    def prepare(self, config: OperationConfig) -> CompiledSession:
+    def prepare(self, config: OperationConfig) -> PythonOpSession:
         """The model, passed through IR and compiled; raises `Rejected` for attributes out of range (ERR-1)."""
-        checker = refusals.checker(config, self.operation.operation)
-        ports = port_nodes(checker)
+        return PythonOpSession(self, refusals.checker(config, self.operation.operation))
+
+    def session(self, checker: Checker, types: Mapping[str, str]) -> CompiledSession:
+        """The compiled model for these types of ports that the configuration leaves open."""
+        config = checker.config
+        ports = port_nodes(checker, types)
         node = self._node(list(ports.values()), **config.attributes)
         names = [output.name for output in self.operation.outputs]
         model = through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
         return CompiledSession(checker, self._device.compile(model), names, self._device.feature)
+
+
+class PythonOpSession:
+    """One configuration; a model for every choice of the types that it leaves open, the usual one from the start."""
+
+    def __init__(self, backend: OpenVINOPythonOp, checker: Checker) -> None:
+        self._backend, self._checker = backend, checker
+        self._open = [port.name for port in backend.operation.ports if port.type in backend.operation.types]
+        usual = tuple(checker.type_of(name) for name in self._open)
+        self._models = {usual: backend.session(checker, {})}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One call; raises `Rejected` (ERR-2 to ERR-5)."""
+        self._checker.check(inputs)
+        types = tuple(refusals.type_name(inputs[name].dtype) or "" for name in self._open)
+        if types not in self._models:
+            self._models[types] = self._backend.session(self._checker, dict(zip(self._open, types, strict=True)))
+        return self._models[types].run(inputs)
+
+    def close(self) -> None:
+        """Let the models go."""
+        for model in self._models.values():
+            model.close()
 
 
 def through_ir(core: openvino.Core, model: openvino.Model) -> openvino.Model:

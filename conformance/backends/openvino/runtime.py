@@ -44,14 +44,16 @@ def type_of(name: str) -> Any:
     return getattr(openvino.Type, "boolean" if name == "bool" else name)
 
 
-def port_nodes(checker: Checker) -> dict[str, Any]:
+def port_nodes(checker: Checker, types: Mapping[str, str] = {}) -> dict[str, Any]:
     """The inputs of a configuration by contract name, all dimensions dynamic.
 
-    A port that is switched off is an empty constant (OFF-3) or, where it is optional, missing.
+    A port that is switched off is an empty constant (OFF-3) or, where it is optional, missing. `types` are those of
+    ports, by name, for which the configuration leaves several.
     """
     nodes = {}
     for port in checker.operation.ports:
-        element_type, off = type_of(checker.type_of(port.name)), checker.is_off(port.name)
+        name = types.get(port.name) or checker.type_of(port.name)
+        element_type, off = type_of(name), checker.is_off(port.name)
         if not off:
             nodes[port.name] = ops.parameter([-1] * len(port.shape), element_type, name=port.name)
             nodes[port.name].output(0).set_names({port.name})

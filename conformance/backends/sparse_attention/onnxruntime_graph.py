@@ -87,7 +87,11 @@ def build_model(config: OperationConfig, index_type: str, scale_rank: int) -> by
 
     # SEL-1, SEL-4: a mark for every listed block; entries from the count on go to a place behind the last block.
     counted = op("Less", op("Reshape", g.range(KB), g.ints(1, 1, 1, -1)), g.unsqueeze(g.cast("block_count", "i64"), 3))
-    entry = op("Where", counted, g.cast("block_indices", "i64"), blocks)
+    entry = g.cast("block_indices", "i64")
+    named = op(
+        "And", op("GreaterOrEqual", entry, g.ints(0)), op("Less", entry, blocks)
+    )  # rows of padding hold anything
+    entry = op("Where", op("And", counted, named), entry, blocks)
     places = g.shape(N, Hs, Lq, op("Add", blocks, g.ints(1)))
     marks = op("Expand", g.ints(0), places)
     marks = op("ScatterElements", marks, entry, op("Expand", g.ints(1), g.shape(N, Hs, Lq, KB)), axis=3)

@@ -97,7 +97,7 @@ class TorchSession:
         scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
         sinks = tensor_of(inputs["sinks"]).float() if "sinks" in inputs else torch.full((H,), -torch.inf)
         heads = math.gcd(H // Hkv, H // Hs)  # that share key-value head and selection
-        width = KB * self._r + (self._r - 1 if self._causal else 0)
+        width = KB * min(self._r, S) + (min(self._r - 1, S) if self._causal else 0)
         step = max(1, GATHERED // max(1, width * (E + Ev)))
         out = torch.zeros(N, H, L, Ev)
         for n in range(N):
@@ -152,12 +152,13 @@ def attended_rows(
     import torch
 
     S, Sn = lengths
-    tokens = (indices[:, :, None] * r + torch.arange(r)).flatten(1)
-    there = (torch.arange(indices.shape[1]) < counts[:, None]).repeat_interleave(r, dim=1)
+    held = min(r, S)  # of a block
+    tokens = (indices[:, :, None] * r + torch.arange(held)).flatten(1)
+    there = (torch.arange(indices.shape[1]) < counts[:, None]).repeat_interleave(held, dim=1)
     if positions is not None:
         opens = torch.div(positions + 1, r, rounding_mode="floor")[:, None] * r
         there &= tokens < opens
-        rest = opens + torch.arange(r - 1)
+        rest = opens + torch.arange(min(r - 1, S))
         tokens = torch.cat([tokens, rest], dim=1)
         there = torch.cat([there, rest <= positions[:, None]], dim=1)
     there &= (tokens >= 0) & (tokens < Sn)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conformance.backends import refusals
+from conformance.backends import foreign, refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
 from conformance.backends.sparse_attention.torch_eager import attended_rows
 from conformance.backends.torch.tensors import array_of, one_thread, tensor_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 URL = "https://github.com/huggingface/transformers/issues"
 MODES = ("sdpa", "eager")
 MOST = 1 << 28  # elements of a mask
+MOST_F32 = 3.4e38
 
 
 class TransformersModel:
@@ -82,7 +83,7 @@ class TransformersSession:
             raise Unsupported("size", f"the model's mask for {L} query tokens and {S} keys would not fit", URL)
         scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
         out = torch.zeros((N, H, L, Ev), dtype=query.dtype)
-        if not S:
+        if not S or not L:
             return {"attention_output": array_of(out)}
         module = _Module(num_key_value_groups=H // Hkv)
         for n in range(N):
@@ -90,12 +91,25 @@ class TransformersSession:
             if self._eager:  # as the model makes it: zeros, and the type's lowest number where nothing is attended to
                 mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
             own = slice(n, n + 1)
-            with torch.inference_mode():
+            self._check_range(query[n], key[n].repeat_interleave(H // Hkv, dim=0), scale)
+            with torch.inference_mode(), foreign.calls("transformers"):
                 result, _ = self._forward(
                     module, query[own], key[own], value[own], mask, dropout=0.0, scaling=scale, is_causal=False
                 )
             out[n] = result[0].transpose(0, 1)
         return {"attention_output": array_of(out)}
+
+    def _check_range(self, query: Any, key: Any, scale: float) -> None:
+        """Raises `Unsupported` where the product with a key leaves f32, attended to or not: [H, L, E] and [H, S, E].
+
+        The model multiplies every key, and infinity is not undone by the mask (SEP-1).
+        """
+        if float(query.abs().max()) * float(key.abs().max()) * query.shape[-1] * max(abs(scale), 1) < MOST_F32:
+            return
+        if bool(query.isfinite().all() & key.isfinite().all()):
+            products = query.double().abs() @ key.double().abs().mT
+            if float(products.max()) * max(abs(scale), 1) >= MOST_F32:
+                raise Unsupported("far keys", "the model multiplies masked keys too, and a product leaves f32", URL)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -148,7 +148,7 @@ def _model_config(r: int, K: int, Hi: int, Di: int) -> Any:
         num_attention_heads=1,  # checked to divide the hidden size
         num_key_value_heads=1,
         layer_types=["indexed_attention"],
-        head_dim=max(Di - Di % 2, 2),  # of no use to the indexer, but checked to be even
+        head_dim=max(Di - Di % 2, 1),  # of no use to the indexer, but checked to be even
         indexer_n_heads=Hi,
         indexer_kv_heads=1,
         indexer_head_dim=Di,
