@@ -23,4 +23,7 @@ BACKENDS: Mapping[str, Embedded] = {
     "onnxruntime": Embedded(
         "onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers", origin="composed"
     ),
+    "nemo-automodel": Embedded(
+        "nemo_automodel", "NemoAutomodel", "NVIDIA NeMo Automodel's own indexer", "mode", extra="peers", origin="foreign"
+    ),
 }
