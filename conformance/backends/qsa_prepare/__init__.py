@@ -24,6 +24,15 @@ BACKENDS: Mapping[str, Embedded] = {
         "onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers", origin="composed"
     ),
     "nemo-automodel": Embedded(
-        "nemo_automodel", "NemoAutomodel", "NVIDIA NeMo Automodel's own indexer", "mode", extra="peers", origin="foreign"
+        "nemo_automodel",
+        "NemoAutomodel",
+        "NVIDIA NeMo Automodel's own indexer",
+        "mode",
+        extra="peers",
+        origin="foreign",
+    ),
+    "mlx-vlm": Embedded("mlx_vlm", "MlxVlm", "mlx-vlm's own indexer", "mode", extra="peers-mlx", origin="foreign"),
+    "rapid-mlx": Embedded(
+        "rapid_mlx", "RapidMlx", "Rapid-MLX's own indexer", "norm", extra="peers-mlx", origin="foreign"
     ),
 }

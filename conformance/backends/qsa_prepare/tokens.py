@@ -1,7 +1,7 @@
 """The tokens of a QSAPrepare call, sequence by sequence, as foreign code wants them: where they are, and nothing else.
 
-    lay = Tokens(config, inputs)
-    lay.keys(n), lay.tables(n)     # waiting and new keys of sequence n, and cos and sin of each
+lay = Tokens(config, inputs)
+lay.keys(n), lay.tables(n)     # waiting and new keys of sequence n, and cos and sin of each
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Tokens:
         return cos, sin
 
     def assembled(self, computed: Sequence[Array]) -> Array:
-        """`block_index_keys` [N, B, Di]: for each sequence its past, where that is not among the computed, and those."""
+        """`block_index_keys` [N, B, Di]: of each sequence its past, where it is not among the computed, and those."""
         out = np.zeros((self.N, int(self.blocks.max(initial=0)), self.Di), self.dtype)
         for n, keys in enumerate(computed):
             first = int(self.blocks[n]) - len(keys)
@@ -87,6 +87,8 @@ def in_halves(tables: Sequence[Tables]) -> tuple[list[Tables], list[Tables] | No
     lower = [(cos[:, :half], sin[:, :half]) for cos, sin in tables]
     upper = [(cos[:, half:], sin[:, half:]) for cos, sin in tables]
     same = all(
-        a.tobytes() == b.tobytes() for one, other in zip(lower, upper, strict=True) for a, b in zip(one, other, strict=True)
+        a.tobytes() == b.tobytes()
+        for one, other in zip(lower, upper, strict=True)
+        for a, b in zip(one, other, strict=True)
     )
     return lower, None if same else upper
