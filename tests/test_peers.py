@@ -40,7 +40,7 @@ def onnxruntime_graph() -> Backend:
 
 def transformers_model() -> Backend:
     pytest.importorskip("torch", reason=EXTRA)
-    pytest.importorskip("transformers", minversion="5.24", reason=EXTRA)
+    pytest.importorskip("transformers", minversion="5.18", reason=EXTRA)
     from conformance.backends.qsa_prepare.transformers_model import TransformersModel
 
     return TransformersModel()
