@@ -20,6 +20,7 @@ from conformance.running.run import run_case
 PEERS = ("nemo-automodel", "nemo-automodel:packed", "mlx-vlm", "mlx-vlm:batch", "rapid-mlx", "rapid-mlx:fast_fp32")
 CHOSEN = ("by-hand", "lengths", "mean", "normalization", "rotation")
 NEMO = "nemo_automodel.components.models.qwen3_8_flash_next.qsa"
+NEMO_FORWARD = "Qwen3_8_FlashNextQSAIndexer.forward"
 VLM = "mlx_vlm.models.qwen4_exp.language"
 RAPID = "rapid_mlx.models.qwen4_exp"
 RAPID_CACHE = "rapid_mlx.models.qwen4_exp_cache"
@@ -37,14 +38,14 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("nemo-automodel", NEMO, "Qwen3_8_FlashNextQSAIndexer.forward", ".float().mean(dim=2)", ".float().amax(dim=2)"),
-    Mutant("nemo-automodel", NEMO, "Qwen3_8_FlashNextQSAIndexer.forward",
+    Mutant("nemo-automodel", NEMO, NEMO_FORWARD, ".float().mean(dim=2)", ".float().amax(dim=2)"),
+    Mutant("nemo-automodel", NEMO, NEMO_FORWARD,
            "self.k_layernorm(compressed_key)", "self.q_layernorm(compressed_key)"),
     Mutant("nemo-automodel", NEMO, "apply_qsa_rope", "cos, sin = freqs_cis", "sin, cos = freqs_cis"),
     Mutant("mlx-vlm", VLM, "Qwen4ExpQSAIndexer.select_from_projected",
            "mx.mean(pooled_keys.astype(mx.float32), axis=2)", "mx.max(pooled_keys.astype(mx.float32), axis=2)"),
     Mutant("mlx-vlm", VLM, "Qwen4ExpQSAIndexer.select_from_projected",
-           "..., new_block_ids * self.compress_ratio\n", "..., new_block_ids * self.compress_ratio + self.compress_ratio - 1\n"),
+           "..., new_block_ids * self.compress_ratio\n", "..., (new_block_ids + 1) * self.compress_ratio - 1\n"),
     Mutant("mlx-vlm:batch", VLM, "Qwen4ExpQSAIndexer.select_from_projected",
            "block_starts[..., None]\n", "block_starts[..., None] + 1\n"),
     Mutant("rapid-mlx", RAPID, "QSAIndexer.__call__", "normalized = self.k_layernorm(groups)", "normalized = groups"),
@@ -108,11 +109,9 @@ def test_a_peer_that_is_not_installed_names_what_installs_it(name: str, extra: s
 
 
 def test_a_foreign_error_is_told_by_its_own_last_line() -> None:
-    with (
-        pytest.raises(foreign.ForeignError, match=r"^some-runtime: ValueError: no such axis$") as caught,
-        foreign.calls("some-runtime"),
-    ):
+    with pytest.raises(foreign.ForeignError) as caught, foreign.calls("some-runtime"):
         raise ValueError("Exception from graph.cpp:1628:\nno such axis\n\nAt:\n  operation.py(42): select\n")
+    assert str(caught.value) == "some-runtime: ValueError: no such axis"
     assert "graph.cpp:1628" in caught.value.__notes__[0]
 
 
