@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 
 import hypothesis
 import msgspec
 import pytest
 from fakes import Honest, NeverRefuses
+from packaging.requirements import Requirement
 
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
-from conformance.fuzzing.rounds import Source
+from conformance.fuzzing.rounds import Source, play
 from conformance.fuzzing.strategies import Generator, cited, configurations
 from conformance.judging.engine import Engine
+from conformance.judging.outcome import Outcome
 from conformance.library.operations import load_operation
 from conformance.spec.case import Case, lengths
 from conformance.spec.inputs import inputs_of
 
 INFO = NumPyReference().describe()
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 
 
 def draw(strategy, count: int, seed: int = 1) -> list[Case]:
@@ -239,3 +245,15 @@ def test_one_rule_is_broken_and_no_other(operation):
         outcome = engine.run(msgspec.structs.replace(case, change={}, refusal=None))
         assert outcome.status == "pass", (case.says, outcome.reason)
     engine.close()
+
+
+def test_the_installed_hypothesis_is_one_that_was_tested_and_draws_as_it_did(operation):
+    (pinned,) = (Requirement(one) for one in PROJECT["project"]["dependencies"] if one.startswith("hypothesis"))
+    assert version("hypothesis") in pinned.specifier
+    assert len(list(pinned.specifier)) == 2, "a lower and an upper bound"
+    found = []
+    source = Source(operation, INFO, 5)
+    play(source, 0, 250, lambda case: Outcome(case.id, case.digest, "pass"), lambda one: bool(found.append(one.case)))
+    assert len(found) == 250
+    assert len({tuple(case.dims.items()) for case in found}) >= 225, "examples are drawn anew, not copied"
+    assert 15 <= sum(case.refusal is not None for case in found) <= 50

@@ -308,6 +308,8 @@ def run_one(
     ):
         if earlier:
             check_same(earlier, backend.info)
+        if backend.jobs > 1:
+            click.echo(f"{line(plan.connect)}: {backend.jobs} processes")
         results = _until_failure(plan, backend.outcomes) if "--fail-fast" in plan.filters else backend.outcomes
         return execute(
             plan,

@@ -70,10 +70,16 @@ class CaseWork(msgspec.Struct, frozen=True):
     def given_up(self, unit: One, lost: Lost, said: str) -> Outcome:
         case = unit.case
         return Outcome(
-            case=case.id, digest=case.digest, status="error", clause=case.clauses[0], where=Where("worker"),
+            case=case.id,
+            digest=case.digest,
+            status="error",
+            clause=self.setup.operation.rules.serves or case.clauses[0],
+            where=Where("worker"),
             kind=Kind.LOST,
-            reason=str(lost), lost=lost.kind, stderr=said,
-        )  # fmt: skip
+            reason=str(lost),
+            lost=lost.kind,
+            stderr=said,
+        )
 
     def urgent(self, result: Outcome) -> bool:
         return False
