@@ -69,7 +69,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="qsa-conformance")
 def cli() -> None:
-    """Does an implementation of QSAPrepare conform to its contract?
+    """Does an implementation of a block-sparse attention operation conform to its contract?
 
     \b
     qsa-conformance run                        every backend that this machine can run

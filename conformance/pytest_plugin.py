@@ -170,7 +170,7 @@ def _names(case: Case) -> list[str]:
 
 
 def _marks(config: pytest.Config, suite: Suite) -> dict[str, Any]:
-    """The markers by name, made known to pytest: `-m ROT-1`, `-m "ROT and not refusal"`."""
+    """The markers by name, made known to pytest: `-m CLAUSE`, `-m "GROUP and not refusal"`."""
     operation = suite.library.operation
     known = {clause.id: clause.says for clause in operation.clauses} | dict(operation.groups)
     known |= {level: f"cases of this level: {level}" for level in ("required", "recommended", "informative")}

@@ -47,7 +47,7 @@ class OperationConfig:
 
 
 class Session(Protocol):
-    """One prepared instance. State is in the tensors, never in the session (PLG-1, PLG-3)."""
+    """One prepared instance. State is in the tensors, never in the session."""
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: all ports by contract name in, the declared outputs by contract name out.
@@ -86,7 +86,7 @@ class Unsupported(Exception):  # noqa: N818  fixed name: it is an answer, not a 
 
 
 class Rejected(Exception):  # noqa: N818  fixed name: it is the right answer to a refusal case
-    """The backend refuses the call or the configuration, as ERR-1 to ERR-5 ask.
+    """The backend refuses the call or the configuration, as its contract asks.
 
     kind: "attribute" | "shape" | "type" | "rope" | "value"; phase: "prepare" | "call"; names: the offending
     attributes or ports, by contract name.

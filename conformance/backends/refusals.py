@@ -1,4 +1,4 @@
-"""What an operation refuses (ERR-1 to ERR-5), checked from its data, for backends whose runtime does not say it.
+"""What an operation refuses, checked from its data, for backends whose runtime does not say it.
 
     check = refusals.checker(config).check   # at prepare: attributes and types
     check(inputs)                            # at every call: types, presence, shapes, values
@@ -40,8 +40,8 @@ FEW = 16  # distinct lengths up to which Python is quicker than NumPy
 def checker(config: OperationConfig, serves: str = "", operation: Operation | None = None) -> Checker:
     """The checker of a configuration; `serves` is the one operation that the calling backend has.
 
-    Raises `Rejected` at "prepare": "attribute" for attributes out of range (ERR-1), "type" for an element type or a
-    type of the lengths that the contract does not know (ERR-3). Raises `Unsupported` for another operation than the
+    Raises `Rejected` at "prepare": "attribute" for attributes out of range, "type" for an element type or a
+    type of the lengths that the contract does not know. Raises `Unsupported` for another operation than the
     one served. The description is the bundled one of that name unless `operation` is given.
     """
     if serves:
@@ -82,7 +82,7 @@ def kinds_of_presence(operation: Operation) -> dict[str, str]:
 
 
 def is_empty(shape: Shape) -> bool:
-    """OFF-3: whether a port of this shape is switched off: [0], [0, 0], [N, L, 0], but not [N, 0, Dr] with Dr > 0."""
+    """Whether a port of this shape is switched off: [0], [0, 0], [N, L, 0], but not [N, 0, Dr] with Dr > 0."""
     return bool(shape) and shape[-1] == 0
 
 
@@ -126,7 +126,7 @@ class Checker:
     # Preparation
 
     def check_attributes(self) -> None:
-        """ERR-1, and the part of ERR-3 that is known before any call. Raises `Rejected` at "prepare"."""
+        """Attributes, and the types that are known before any call. Raises `Rejected` at "prepare"."""
         wrong = tuple(name for name, attribute in self.operation.attributes.items() if not self._valid(name, attribute))
         if wrong:
             raise Rejected("attribute", "prepare", wrong)
@@ -155,7 +155,7 @@ class Checker:
     # Calls
 
     def check(self, inputs: Mapping[str, Array]) -> None:
-        """ERR-2 to ERR-5 for one call, in the order types, presence, ranks, dimensions, conditions, values.
+        """One call, in the order types, presence, ranks, dimensions, conditions, values.
 
         `inputs` holds the ports by contract name. Raises `Rejected` at "call" with the kind and the ports at fault;
         where dimensions contradict each other, the ports that are in the minority.
@@ -266,7 +266,7 @@ class Checker:
         return {name: _likeliest(forms, shapes[name]) for name, forms in fitting.items()}
 
     def _check_dimensions(self, shapes: Mapping[str, Shape], forms: Mapping[str, tuple[Axis, ...]]) -> dict[str, int]:
-        """ERR-2: a dimension is the same wherever it stands. The dimensions of the call."""
+        """A dimension is the same wherever it stands. The dimensions of the call."""
         said: dict[str, dict[str, float]] = {}
         wrong = set()
         for name, axes in forms.items():
@@ -346,7 +346,7 @@ class Checker:
         return () if off or not self._of_sequences else (self._names.index(self.operation.lengths),)
 
     def _check_values(self, arrays: Mapping[str, Array]) -> None:
-        """ERR-5: what must hold of every sequence."""
+        """What must hold of every sequence."""
         shapes = {name: array.shape for name, array in arrays.items() if not self._known[name].off}
         dims = self._check_dimensions(shapes, self._check_ranks(shapes))
         if not dims.get(self.operation.batch, 1):

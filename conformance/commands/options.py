@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from conformance.library.operations import DEFAULT
+
 if TYPE_CHECKING:
     from conformance.library.reading import Library
 
@@ -58,7 +60,7 @@ def operation_option(function: Command) -> Command:
     """--operation NAME, by its name or its folder in the library, and --library DIR, where one's own is described."""
     named = click.option(
         "--operation",
-        default="qsa_prepare",
+        default=DEFAULT,
         metavar="NAME",
         is_eager=True,
         show_default=True,
@@ -101,7 +103,6 @@ class LibraryChoice:
 
     def load(self, operation: str = "") -> Library:
         """The library of an operation: this one, the one that was named, or else the default."""
-        from conformance.library.operations import DEFAULT
         from conformance.library.reading import load_library
 
         self.include()
@@ -181,7 +182,7 @@ def isolation_options(function: Command) -> Command:
 def _readings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     if not value:
         return {}
-    from conformance.library.operations import DEFAULT, load_operation
+    from conformance.library.operations import load_operation
     from conformance.spec.operation import chosen_readings
 
     return chosen_readings(load_operation(ctx.params.get("operation") or DEFAULT), value)

@@ -1,8 +1,7 @@
 """The judge: an output against what the reference expects of it.
 
 Pure functions. An element is right when it lies within the bound the reference gives for it, a copy when its bits are
-the same; NaN equals NaN, whatever its payload. Elements that are not specified are never looked at. See NUM-1 to NUM-3
-for the bounds, OUT-1, STA-1 and STA-2 for the copies.
+the same; NaN equals NaN, whatever its payload. Elements that are not specified are never looked at.
 """
 
 from __future__ import annotations

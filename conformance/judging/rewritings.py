@@ -247,7 +247,7 @@ def _scaled(scene: Scene, relation: Relation, factor: float) -> Inputs | None:
 
 
 def _subnormal(values: Array) -> Array:
-    """Mask of numbers that a device may flush (NUM-3)."""
+    """Mask of numbers that a device may flush."""
     size = np.abs(values.astype(np.float64))
     mask: Array = (size > 0) & (size < smallest_normal(values.dtype))
     return mask

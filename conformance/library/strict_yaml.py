@@ -130,7 +130,8 @@ def _build(loader: Any, node: yaml.Node, keys: tuple[Hashable, ...], places: Pla
     places.values += 1
     if places.values > VALUES:  # counted where they are used: an alias stands for all that it names
         raise LibraryError(f"has more than {VALUES:,} values, with those that aliases stand for", places.at(*keys))
-    allowed = {yaml.MappingNode: ("map",), yaml.SequenceNode: ("seq",)}.get(type(node), TAGS)
+    collection = "map" if isinstance(node, yaml.MappingNode) else "seq" if isinstance(node, yaml.SequenceNode) else ""
+    allowed = (collection,) if collection else TAGS
     if node.tag.removeprefix("tag:yaml.org,2002:") not in allowed:
         raise LibraryError(f"the tag {node.tag[:60]} is not allowed here", places.at(*keys))
     if isinstance(node, yaml.MappingNode):

@@ -40,7 +40,7 @@ CELLS = (
 
 
 def group_of(clause: str) -> str:
-    """The group of a clause id: LEN of LEN-1."""
+    """The group of a clause id: what stands before its number."""
     return clause.partition("-")[0]
 
 

@@ -79,7 +79,7 @@ class Nodes:
         return self.op("Cast", tensor, to=type_of(element))
 
     def wide(self, tensor: str) -> str:
-        """To float32 (NUM-1)."""
+        """To float32."""
         return self.cast(tensor, "f32")
 
     def zeros(self, element: str, *dims: str) -> str:

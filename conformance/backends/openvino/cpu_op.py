@@ -105,7 +105,7 @@ class OpenVINOCpuOp:
         )
 
     def prepare(self, config: OperationConfig) -> CpuOpSession:
-        """The model of a configuration. Raises `Rejected` for ERR-1, `Unsupported` for another operation."""
+        """The model of a configuration. Raises `Rejected`, and `Unsupported` for another operation."""
         serve_only(config, self.operation.operation)
         self._load()
         return CpuOpSession(self, config)
@@ -132,7 +132,7 @@ class OpenVINOCpuOp:
         return Workers(threads).plain_copy
 
     def nodes(self, signature: Signature) -> dict[str, Any]:
-        """The inputs of a signature: parameters, and empty constants for ports that are switched off (OFF-3)."""
+        """The inputs of a signature: parameters, and empty constants for ports that are switched off."""
         nodes = {}
         for port, form in zip(self.operation.ports, signature, strict=True):
             if form is None:
@@ -189,7 +189,7 @@ class CpuOpSession:
         self._latest: tuple[list[Any], _Requests] = [], self._of(self._expected)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
+        """One call. Raises `Rejected`; the arrays returned are the caller's own."""
         arrays = [inputs.get(name) for name in self._names]
         for i in self._whole:
             arrays[i] = _within_i32(arrays[i])
@@ -334,7 +334,7 @@ def refused_at(phase: str) -> Iterator[None]:
 def _within_i32(numbers: Array | None) -> Array | None:
     """Numbers that the plug-in passes on as they are: it drops the upper half of i64, so that 2^32 + 5 becomes 5.
 
-    Numbers outside i32 become its ends, which an operation refuses just the same (ERR-5).
+    Numbers outside i32 become its ends, which an operation refuses just the same.
     """
     if numbers is None or numbers.dtype != np.int64 or not numbers.size:
         return numbers

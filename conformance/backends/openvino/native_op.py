@@ -48,7 +48,7 @@ class OpenVINONative:
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build and compile a model of the one operation.
 
-        Raises `Rejected` for attributes out of range (ERR-1) and `Unsupported` where the plug-in cannot compile it.
+        Raises `Rejected` for attributes out of range and `Unsupported` where the plug-in cannot compile it.
         """
         checker = refusals.checker(config, self.operation.operation)
         ports = port_nodes(checker)

@@ -41,7 +41,7 @@ def divided(x: Node, r: int) -> Node:
 
 
 def rounded(x: Node, element_type: Any) -> Node:
-    """NUM-2: f32 to the nearest number of another type."""
+    """f32 to the nearest number of another type."""
     if element_type == openvino.Type.bf16:
         # The CPU plug-in's Convert cuts off half of what it should round up. Splitting x in two at the eighth bit
         # leaves it nothing to round; what would overflow here, infinity included, it gets as it is.

@@ -60,7 +60,7 @@ class OpenVINOPythonOp:
         )
 
     def prepare(self, config: OperationConfig) -> PythonOpSession:
-        """The model, passed through IR and compiled; raises `Rejected` for attributes out of range (ERR-1)."""
+        """The model, passed through IR and compiled; raises `Rejected` for attributes out of range."""
         return PythonOpSession(self, refusals.checker(config, self.operation.operation))
 
     def session(self, checker: Checker, types: Mapping[str, str]) -> CompiledSession:
@@ -83,7 +83,7 @@ class PythonOpSession:
         self._models = {usual: backend.session(checker, {})}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One call; raises `Rejected` (ERR-2 to ERR-5)."""
+        """One call; raises `Rejected`."""
         self._checker.check(inputs)
         types = tuple(refusals.type_name(inputs[name].dtype) or "" for name in self._open)
         if types not in self._models:
@@ -159,8 +159,8 @@ def infer(
 ) -> list[tuple[Any, Any]]:
     """Element type and shape of every output from those of the inputs, as far as they are known.
 
-    Raises `Rejected` at "prepare": "attribute" (ERR-1), "type" for mixed types (ERR-3), "shape" for ranks and
-    dimensions that contradict each other (ERR-2).
+    Raises `Rejected` at "prepare": "attribute", "type" for mixed types, "shape" for ranks and
+    dimensions that contradict each other.
     """
     checker = Checker(OperationConfig(operation.operation, attributes, "f32", "i32", frozenset()), operation)
     checker.check_attributes()

@@ -47,7 +47,7 @@ def type_of(name: str) -> Any:
 def port_nodes(checker: Checker, types: Mapping[str, str] = {}) -> dict[str, Any]:
     """The inputs of a configuration by contract name, all dimensions dynamic.
 
-    A port that is switched off is an empty constant (OFF-3) or, where it is optional, missing. `types` are those of
+    A port that is switched off is an empty constant or, where it is optional, missing. `types` are those of
     ports, by name, for which the configuration leaves several.
     """
     nodes = {}
@@ -120,7 +120,7 @@ class Device:
         except RuntimeError as error:
             there = ", ".join(self.core.available_devices) or "none"
             raise Unsupported(feature, f"OpenVINO finds no device '{name}'; available: {there}", URL) from error
-        # Sums in f32 on every machine (NUM-1), subnormals kept (NUM-3); a latency of one call at a time, on all cores.
+        # Sums in f32 on every machine, subnormals kept; a latency of one call at a time, on all cores.
         wanted = {
             PRECISION: "f32",
             "EXECUTION_MODE_HINT": "ACCURACY",
@@ -171,7 +171,7 @@ class CompiledSession:
         self._idle = [Inputs(compiled.create_infer_request())]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One call. Raises `Rejected` (ERR-2 to ERR-5); the arrays returned are the caller's own (PLG-2)."""
+        """One call. Raises `Rejected`; the arrays returned are the caller's own."""
         self.checker.check(inputs)
         bound = self._idle.pop() if self._idle else Inputs(self.compiled_model.create_infer_request())
         bound.bind(inputs[name] for name in self._ports)

@@ -173,7 +173,7 @@ class CommandSession:
 
 
 def _take_back(name: str, path: Path, array: Array) -> None:
-    """Remove an input's file; what the plug-in wrote into it goes into the array, where the caller sees it (PLG-2).
+    """Remove an input's file; what the plug-in wrote into it goes into the array, where the caller sees it.
 
     A file of another size was written to in any case. Raises `ProtocolError` when there is something else in its place.
     """

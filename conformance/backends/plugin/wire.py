@@ -168,7 +168,7 @@ class Unsupported(Answer, frozen=True, tag="unsupported", kw_only=True):
 
 
 class Rejected(Answer, frozen=True, tag="rejected", kw_only=True):
-    """To `prepare` or `run`: the contract forbids it (clauses ERR-1 to ERR-5). Right for a refusal case alone."""
+    """To `prepare` or `run`: the contract forbids it. Right for a refusal case alone."""
 
     kind: Literal["attribute", "shape", "type", "rope", "value"]
     phase: Literal["prepare", "call"]
