@@ -23,4 +23,11 @@ BACKENDS: Mapping[str, Embedded] = {
     "onnxruntime": Embedded(
         "onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers", origin="composed"
     ),
+    "nemo-automodel": Embedded(
+        "nemo_automodel",
+        "NemoAutomodel",
+        "NeMo Automodel's own attention",
+        extra="peers",
+        origin="foreign",
+    ),
 }

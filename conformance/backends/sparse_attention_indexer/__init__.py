@@ -27,4 +27,12 @@ BACKENDS: Mapping[str, Embedded] = {
     "onnxruntime": Embedded(
         "onnxruntime_graph", "OnnxRuntimeGraph", "standard ONNX operators", extra="peers", origin="composed"
     ),
+    "nemo-automodel": Embedded(
+        "nemo_automodel",
+        "NemoAutomodel",
+        "NeMo Automodel's own selection",
+        extra="peers",
+        origin="foreign",
+        readings={"ties": "free"},  # it takes what torch.topk gives
+    ),
 }
