@@ -54,7 +54,7 @@ def names(findings):
     return {suspect.name for finding in findings if finding.match for suspect in finding.match.suspects}
 
 
-@pytest.mark.parametrize("name", ["F26", "F40"])
+@pytest.mark.parametrize("name", ["F26", "F45"])
 def test_a_planted_fault_is_named_with_its_share(library, lab, small, name):
     entry = catalogue.find("fault", name)
     findings = explained(library, lab, catalogue.backend_of(entry), small)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import click
 from conformance.commands.options import POSITIVE, described_option
 
 if TYPE_CHECKING:
+    from conformance.judging.outcome import Outcome
     from conformance.record.recorded import Recorded
     from conformance.running.cases import CaseBench
     from conformance.spec.case import Case
@@ -32,7 +35,8 @@ SECONDS = 60.0
 def command(log: Path, case_id: str, connect: str, seconds: float, output: Path | None) -> int:
     """Run ever smaller cases as long as they fail in the same way as CASE does, and print the smallest as YAML.
 
-    The same way means the same clause, output, and region or kind of failure.
+    The same way means the same clause, output, and region or kind of failure. A case that fails after others only is
+    run after them, every time in a fresh process.
     """
     from conformance.errors import UsageError
     from conformance.failures.shrink import failing, shrink
@@ -51,7 +55,8 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
     started = time.perf_counter()
     with closing(CaseBench(setup)) as here:
         try:
-            small = shrink(found.case, failing(here.run, warnings=warnings), operation, seconds=seconds)
+            run = partial(after, here, found.before) if found.before else here.run
+            small = shrink(found.case, failing(run, warnings=warnings), operation, seconds=seconds)
         except ValueError:
             raise UsageError(
                 f"{case_id} does not fail on {setup.connect} when it is run alone, so there is nothing to shrink; "
@@ -60,6 +65,8 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
         case = renamed(small.case, found.case)
         took = time.perf_counter() - started
         click.echo(f"# {setup.connect}: {', '.join(part for part in small.signature if part)}")
+        if found.before:
+            click.echo(f"# run after: {', '.join(found.outcome.after)}")
         click.echo(f"# before: {size(found.case, operation)}")
         click.echo(f"# after:  {size(case, operation)}")
         unfinished = "" if small.finished else "; time is up, it may be possible to make it smaller"
@@ -68,6 +75,11 @@ def command(log: Path, case_id: str, connect: str, seconds: float, output: Path 
         if output:
             click.echo(f"# log: {write(output, found, setup.connect, here, case)}")
     return 0
+
+
+def after(here: CaseBench, before: Sequence[Case], case: Case) -> Outcome:
+    """The outcome of a case after others, in a fresh process."""
+    return here.retry((*before, case))
 
 
 def renamed(case: Case, original: Case) -> Case:
@@ -99,20 +111,35 @@ def size(case: Case, operation: Operation) -> str:
 
 
 def write(path: Path, found: Recorded, connect: str, here: CaseBench, case: Case) -> Path:
-    """A log with one case; seed and number of a generated one stay those it was found by. Gives its path."""
+    """A log with one case, and those that come before it; seed and number of a generated one stay. Gives its path."""
+    import msgspec
+
     from conformance.library.reading import load_library
     from conformance.record.log import CaseRecord, Footer, LogWriter, ResultRecord, count, verdict
     from conformance.running.run import Plan, header
     from conformance.spec.case import summary
 
     library = load_library(found.operation.operation)
-    plan = Plan(connect, (case,), complete=False, filters={"shrink": found.case.id}, readings=here.setup.readings)
+    plan = Plan(
+        connect, (*found.before, case), complete=False, filters={"shrink": found.case.id}, readings=here.setup.readings
+    )
     head = header(plan, library, here.info, more=here.ready.environment, seed=found.log.header.seed)
-    outcome = here.run(case)
-    counts = count([outcome])
+    outcomes = [after(here, (), one) for one in found.before]
+    if found.before:
+        shared = msgspec.structs.replace(
+            after(here, found.before, case),
+            clause=found.outcome.clause, kind=found.outcome.kind, after=found.outcome.after,
+        )  # fmt: skip
+        outcomes.append(shared)
+    else:
+        outcomes.append(here.run(case))
+    counts = count(outcomes)
+    example = found.log.results[found.case.id].example
     with LogWriter(path) as writer:
         writer.write(head)
-        writer.write(CaseRecord(outcome.digest, summary(case, library.operation), case))
-        writer.write(ResultRecord(outcome, example=found.log.results[found.case.id].example))
-        writer.write(Footer(counts, outcome.verdicts, outcome.seconds, verdict(counts, complete=False)))
+        for one, outcome in zip((*found.before, case), outcomes, strict=True):
+            writer.write(CaseRecord(outcome.digest, summary(one, library.operation), one))
+            writer.write(ResultRecord(outcome, example=example if one is case else ""))
+        verdicts, seconds = sum(o.verdicts for o in outcomes), sum(o.seconds for o in outcomes)
+        writer.write(Footer(counts, verdicts, seconds, verdict(counts, complete=False)))
     return writer.path or path

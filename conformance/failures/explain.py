@@ -261,6 +261,11 @@ class _Search:
         if start + self._took.get(case.id, 0.0) > self.deadline:
             raise TimeUp
         after = tuple(self.known[name] for name in outcome.after if name in self.known)
+        if outcome.sort is Kind.ALONE:
+            if not after:
+                return None
+            if self.lab.of(suspect, until(case, outcome), self.info).outcome.status in BAD:
+                return False  # it does not need the others
         found = alike(outcome, self.lab.of(suspect, until(case, outcome), self.info, after))
         self._took[case.id] = max(self._took.get(case.id, 0.0), time.monotonic() - start)
         return found

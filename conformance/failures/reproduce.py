@@ -21,7 +21,7 @@ import numpy as np
 
 from conformance import __version__
 from conformance.errors import UsageError
-from conformance.failures.calls import Made, failing
+from conformance.failures.calls import Made, failing, made
 from conformance.judging.calling import Array
 from conformance.judging.outcome import Kind
 from conformance.record.recorded import Recorded
@@ -152,9 +152,16 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
     writer = _Writer(found, operation)
     if case.refusal:
         return writer.script(function, *writer.refusal())
-    calls = failing(case, outcome, operation, readings, info_of(found.log.header))
+    info = info_of(found.log.header)
+    before = [first for one in found.before for first in made(one, operation, readings, info)[:1]]
+    if outcome.sort is Kind.ALONE and before:  # as what it is when those have come before
+        outcome = msgspec.structs.replace(outcome, kind=Kind.VALUE if outcome.worst else Kind.DIFFERS)
+    calls = failing(case, outcome, operation, readings, info)
+    if not calls and outcome.sort is Kind.ALONE:
+        raise _unshowable(found, "it passes alone, and it is not known after which cases it fails")
     if not calls:
         raise _unshowable(found, "it shows in no call of its own")
+    calls = [*before, *calls]
     alone = len(calls) == 1 and outcome.sort not in (
         Kind.MODIFIED,
         Kind.CHANGED,
@@ -315,7 +322,9 @@ class _Writer:
                     pool[key] = len(arrays)
                     arrays.append(f"    {self._array(array)},")
                 places.append(pool[key])
-            due = " ".join(line.strip() for line in self._due(call, only_worst=bits))
+            # Of a call of another type, which only has to come before, nothing is judged.
+            judged = call.config.element_type == self.case.element_type
+            due = " ".join(line.strip() for line in self._due(call, only_worst=bits)) if judged else ""
             settings = _settings(call.config.attributes)
             equals = "all" if bits else _short(f"{settings} {places}")
             lines.append(f'    ("{equals}", dict({settings}), {places}, {{{due}}}),')

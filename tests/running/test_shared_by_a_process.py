@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -44,6 +46,41 @@ def test_a_failure_of_its_own_is_not_one_of_the_process(library):
         bench.close()
     failed = [o for o in outcomes if o.status == "fail"]
     assert failed and all(o.kind is Kind.VALUE for o in failed)
+
+
+SHARED = """
+from reference.qsa_prepare import QSAPrepare
+
+kept = {}
+
+
+def shared(key_block_size, epsilon, **inputs):
+    return QSAPrepare(key_block_size, kept.setdefault("epsilon", epsilon)).run(inputs)
+
+
+def right(key_block_size, epsilon, **inputs):
+    return QSAPrepare(key_block_size, epsilon).run(inputs)
+"""
+
+
+def test_shrink_and_repro_carry_the_cases_that_come_before(cli, tmp_path):
+    cli("run", "-b", "fault:F83", "-k", "by-hand or normalization/eps", "--jobs", 1, "--no-diagnosis", "-o", tmp_path)
+    path = next(tmp_path.glob("*.jsonl"))
+    needy = next(o for o in read_log(path).outcomes if o.after and o.worst and "f32" in o.case)
+    small = tmp_path / "small.jsonl"
+    code, out, err = cli("shrink", path, needy.case, "--seconds", 10, "-o", small)
+    assert (code, err) == (0, "")
+    assert f"# run after: {needy.after[0]}" in out
+    log = read_log(small)
+    (kept,) = [o for o in log.outcomes if o.after]
+    assert list(log.cases) == [*needy.after, kept.case]
+    code, again, _ = cli("run", "--from-log", small, *[x for name in log.cases for x in ("--case", name)])
+    assert code == 1 and "1 of 2 cases fail" in again
+    (tmp_path / "mine.py").write_text(SHARED)
+    for name, expected in (("shared", 1), ("right", 0)):
+        script = tmp_path / f"{name}.py"
+        assert cli("repro", small, kept.case, "--function", f"{tmp_path}/mine.py:{name}", "-o", script)[0] == 0
+        assert subprocess.run([sys.executable, script], check=False).returncode == expected
 
 
 class Bookkeeping:
