@@ -32,6 +32,8 @@ class Recorded:
     def operation(self) -> Operation:
         """The operation that the log is of. Raises `UsageError` when there is none of its name here."""
         return operations.load_operation(operations.recorded(self.log.header.operation, self.log.header.own))
+
+    @property
     def before(self) -> tuple[Case, ...]:
         """The cases that have to come before in one process for it to fail, as far as the log has them."""
         return tuple(self.log.cases[name].case for name in self.outcome.after if name in self.log.cases)
