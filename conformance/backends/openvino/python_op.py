@@ -63,10 +63,10 @@ class OpenVINOPythonOp:
         """The model, passed through IR and compiled; raises `Rejected` for attributes out of range."""
         return PythonOpSession(self, refusals.checker(config, self.operation.operation))
 
-    def session(self, checker: Checker, types: Mapping[str, str]) -> CompiledSession:
-        """The compiled model for these types of ports that the configuration leaves open."""
+    def session(self, checker: Checker, forms: Mapping[str, tuple[str, int]]) -> CompiledSession:
+        """The compiled model for these types and ranks of ports for which the configuration leaves several."""
         config = checker.config
-        ports = port_nodes(checker, types)
+        ports = port_nodes(checker, forms)
         node = self._node(list(ports.values()), **config.attributes)
         names = [output.name for output in self.operation.outputs]
         model = through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
@@ -74,21 +74,26 @@ class OpenVINOPythonOp:
 
 
 class PythonOpSession:
-    """One configuration; a model for every choice of the types that it leaves open, the usual one from the start."""
+    """One configuration; a model for every choice of types and ranks that it leaves, the usual one from the start."""
 
     def __init__(self, backend: OpenVINOPythonOp, checker: Checker) -> None:
         self._backend, self._checker = backend, checker
-        self._open = [port.name for port in backend.operation.ports if port.type in backend.operation.types]
-        usual = tuple(checker.type_of(name) for name in self._open)
+        types = backend.operation.types
+        self._open = {
+            port.name: (checker.type_of(port.name), len(port.shape))
+            for port in backend.operation.ports
+            if not checker.is_off(port.name) and (port.type in types or len(checker.ranks(port.name)) > 1)
+        }
+        usual = tuple(self._open.values())
         self._models = {usual: backend.session(checker, {})}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One call; raises `Rejected`."""
         self._checker.check(inputs)
-        types = tuple(refusals.type_name(inputs[name].dtype) or "" for name in self._open)
-        if types not in self._models:
-            self._models[types] = self._backend.session(self._checker, dict(zip(self._open, types, strict=True)))
-        return self._models[types].run(inputs)
+        forms = tuple((refusals.type_name(inputs[name].dtype) or "", inputs[name].ndim) for name in self._open)
+        if forms not in self._models:
+            self._models[forms] = self._backend.session(self._checker, dict(zip(self._open, forms, strict=True)))
+        return self._models[forms].run(inputs)
 
     def close(self) -> None:
         """Let the models go."""

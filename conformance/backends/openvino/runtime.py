@@ -44,18 +44,18 @@ def type_of(name: str) -> Any:
     return getattr(openvino.Type, "boolean" if name == "bool" else name)
 
 
-def port_nodes(checker: Checker, types: Mapping[str, str] = {}) -> dict[str, Any]:
+def port_nodes(checker: Checker, forms: Mapping[str, tuple[str, int]] = {}) -> dict[str, Any]:
     """The inputs of a configuration by contract name, all dimensions dynamic.
 
-    A port that is switched off is an empty constant or, where it is optional, missing. `types` are those of
+    A port that is switched off is an empty constant or, where it is optional, missing. `forms` are type and rank of
     ports, by name, for which the configuration leaves several.
     """
     nodes = {}
     for port in checker.operation.ports:
-        name = types.get(port.name) or checker.type_of(port.name)
+        name, rank = forms.get(port.name) or (checker.type_of(port.name), len(port.shape))
         element_type, off = type_of(name), checker.is_off(port.name)
         if not off:
-            nodes[port.name] = ops.parameter([-1] * len(port.shape), element_type, name=port.name)
+            nodes[port.name] = ops.parameter([-1] * rank, element_type, name=port.name)
             nodes[port.name].output(0).set_names({port.name})
         elif not getattr(port, "optional", False):
             nodes[port.name] = ops.constant(np.empty(0, np.float32), element_type)
