@@ -35,6 +35,7 @@ MISSED = 10  # one in so many of them may go another way
 FIRST = 12  # passing cases that are tried before a dear failure
 PASSES = 60  # passing cases that a suspect must pass as well
 MORE = 160  # when several suspects do as well as each other
+PARTIAL = 12  # suspects that explain something, of which pairs are made
 TWINS = 3  # suspects that are named together; more say nothing
 GROUPS = 8  # that are looked into
 NAMED = 6  # rules that are named
@@ -246,7 +247,7 @@ class _Search:
             found = self._best(good, tried, others)
             if not found and not good and partial:
                 best = max(self._explains(one, tried)[0] for one in partial)
-                both = [one for one in self._candidates(pairs(self.singles, partial), tried)[0]
+                both = [one for one in self._candidates(pairs(self.singles, partial[:PARTIAL]), tried)[0]
                         if self._explains(one, tried)[0] > best]  # fmt: skip
                 found = self._best(both, tried, others)
         except TimeUp:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from conformance.backends.protocol import info_for
-from conformance.failures.explain import explain
+from conformance.failures.explain import SECONDS, explain
 from conformance.failures.followed import small_cases
 from conformance.failures.suspects import Lab
 from conformance.faults import catalogue
@@ -17,7 +17,6 @@ from conformance.library.reading import Library
 from conformance.spec.case import Case
 
 CASES = 400  # that are run on every fault, besides those that are said to kill it
-SECONDS = 60.0  # for one explanation
 RIGHT = 0.95  # share of the faults that must be named
 FALSE = 0.05  # share of them of which something else may be said when they are not in the catalogue
 
