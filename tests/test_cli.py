@@ -169,7 +169,7 @@ def test_a_broken_library_file_is_named(tmp_path):
 
     root = tmp_path / "cases"
     shutil.copytree(cases_root(), root)
-    broken = next(root.glob("*/0*/*.yaml"))
+    broken = next(root.glob("qsa_prepare/0*/*.yaml"))
     broken.write_text(broken.read_text() + "  - id: [unclosed\n")
     code = (
         "import conformance.library.operations as o, conformance.library.reading as l, pathlib\n"
