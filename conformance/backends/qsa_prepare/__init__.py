@@ -28,7 +28,7 @@ BACKENDS: Mapping[str, Embedded] = {
         "NemoAutomodel",
         "NVIDIA NeMo Automodel's own indexer",
         "mode",
-        extra="peers",
+        extra="peers-nemo",
         origin="foreign",
     ),
     "mlx-vlm": Embedded("mlx_vlm", "MlxVlm", "mlx-vlm's own indexer", "mode", extra="peers-mlx", origin="foreign"),

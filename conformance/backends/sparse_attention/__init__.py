@@ -27,7 +27,7 @@ BACKENDS: Mapping[str, Embedded] = {
         "nemo_automodel",
         "NemoAutomodel",
         "NeMo Automodel's own attention",
-        extra="peers",
+        extra="peers-nemo",
         origin="foreign",
     ),
 }

@@ -31,7 +31,7 @@ BACKENDS: Mapping[str, Embedded] = {
         "nemo_automodel",
         "NemoAutomodel",
         "NeMo Automodel's own selection",
-        extra="peers",
+        extra="peers-nemo",
         origin="foreign",
         readings={"ties": "free"},  # it takes what torch.topk gives
     ),
