@@ -90,10 +90,9 @@ class TestCatalogue:
         broken = {clause.partition("-")[0] for entry in catalogue.faults(name) for clause in entry.clauses}
         assert needed <= broken <= set(operation.groups)
 
-    @pytest.mark.parametrize("name", catalogue.modules())
-    def test_an_id_stands_for_one_entry_of_all_operations(self, name):
-        others = {entry.id for other, entry in EVERY if other != name}
-        assert not others & {entry.id for entry in catalogue.entries(operation=name)}
+    @pytest.mark.parametrize(("name", "entry"), EVERY, ids=[entry.connect for _, entry in EVERY])
+    def test_an_entry_is_found_by_its_id_and_its_operation(self, name, entry):
+        assert catalogue.find(entry.kind, entry.id, name) is entry
 
     def test_an_id_is_given_once(self):
         shelf = Shelf()
@@ -102,8 +101,10 @@ class TestCatalogue:
             shelf.variant("F01", "Says.")(QSAPrepare)
 
     def test_connect_strings(self):
-        assert connect("fault:F23").describe().name == "fault:F23"
-        assert connect("variant:float64").describe().name == "variant:float64"
+        assert connect("fault:F23", operation="QSAPrepare").describe().name == "fault:F23"
+        infos = connect("variant:float64").describe()
+        assert {info.name for info in infos} == {"variant:float64"}
+        assert {info.operation for info in infos} > {"QSAPrepare"}
 
     @pytest.mark.parametrize(
         ("text", "hint"),

@@ -97,7 +97,7 @@ def test_one_changed_line_of_the_foreign_code_is_failed(mutant: Mutant, monkeypa
     assert "fail" in judged(mutant.connect, until_wrong=True)
 
 
-@pytest.mark.parametrize(("name", "extra"), [("nemo-automodel", "peers"), ("mlx-vlm", "peers-mlx"),
+@pytest.mark.parametrize(("name", "extra"), [("nemo-automodel", "peers-nemo"), ("mlx-vlm", "peers-mlx"),
                                              ("rapid-mlx", "peers-mlx")])  # fmt: skip
 def test_a_peer_that_is_not_installed_names_what_installs_it(name: str, extra: str, monkeypatch) -> None:
     for module in ("nemo_automodel", "mlx", "mlx_vlm", "rapid_mlx"):

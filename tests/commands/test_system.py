@@ -136,7 +136,7 @@ class TestTexts:
             "        features = ('rope', 'norm', 'left_padding')\n"
             "        return BackendInfo('h', TEXT, TEXT, ('f32',), ('block_index_keys',), features)\n"
             "    def prepare(self, config):\n"
-            "        print(TEXT)\n"
+            "        print(TEXT.encode('utf-8', 'replace').decode())\n"
             "        raise OSError(TEXT)\n"
         )
         return f"py:{path}:Hostile"

@@ -85,7 +85,7 @@ class Host:
         inputs, memory = {}, {}
         for one in request.inputs:
             if one.kept in self.kept:
-                inputs[one.name] = self.kept[one.kept][0]
+                inputs[one.name] = self._as_given(one, area)
             else:
                 memory[one.name] = area.bytes_of(one.laid)
                 inputs[one.name] = array_on(memory[one.name], one.laid)
@@ -113,6 +113,19 @@ class Host:
                 self.kept[self._number] = array, _digest(array)
                 outputs.append(messages.Output(name, laid=laid, number=self._number))
         return messages.Returned(tuple(outputs), tuple(touched), tuple(reshaped))
+
+    def _as_given(self, one: messages.Input, area: Area) -> Array:
+        """An output that comes back, with what the caller has made of it since."""
+        assert one.kept is not None
+        kept = self.kept[one.kept][0]
+        given = array_on(area.bytes_of(one.laid), one.laid)
+        if _digest(given) == _digest(kept):
+            return kept
+        if not kept.flags.writeable:
+            return given
+        np.copyto(kept, given)
+        self.kept[one.kept] = kept, _digest(kept)
+        return kept
 
     def _touched(self, one: messages.Input, array: Array, memory: dict[str, Array], area: Area) -> bool:
         """Whether the call wrote into an input; the area then has what is there now."""
