@@ -1,3 +1,3 @@
 """Conformance suite and harness for operations described as data."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -278,7 +278,7 @@ class TestCommand:
     @pytest.fixture
     def cli(self, capsys, monkeypatch, small):
         """Run the verb on a small library; gives exit code and output."""
-        monkeypatch.setattr("conformance.library.reading.load_library", lambda: small)
+        monkeypatch.setattr("conformance.library.reading.load_library", lambda operation: small)
 
         def run(*arguments):
             with pytest.raises(SystemExit) as caught:

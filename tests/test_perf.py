@@ -568,11 +568,11 @@ class TestPublished:
 
         monkeypatch.setattr(workloads, "load_workloads", lambda operation: (timed["prefill[L=1024]"],))
         log = logs.passing(logs.part(library), connect="numpy")
-        (path,) = timed_logs(["numpy"], {"numpy": log}, tmp_path)
+        (path,) = timed_logs(library.operation, ["numpy"], {"numpy": log}, tmp_path)
         (record,) = read_log(path).perf
         assert record.workload == "prefill[L=1024]"
         assert read_log(path).results.keys() == log.results.keys()
-        assert timed_logs([], {}, tmp_path) == []
+        assert timed_logs(library.operation, [], {}, tmp_path) == []
 
     @pytest.mark.parametrize(
         ("arguments", "says"),

@@ -200,10 +200,10 @@ class TestRunOptions:
     def test_what_failed_last(self, cli, library, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         backend = f"py:{FAKES}:SlightlyOff"
-        cli("run", "-b", backend, "-k", "by-hand", "--no-diagnosis", "-o", tmp_path / "a")
+        cli("run", "-b", backend, "-k", "by-hand", "--no-diagnosis", "--operation", "QSAPrepare", "-o", tmp_path / "a")
         failed = [o.case for o in read_log(next((tmp_path / "a").glob("*"))).outcomes if o.status == "fail"]
         assert failed
-        cli("run", "--lf", "--no-diagnosis", "-o", tmp_path / "b")
+        cli("run", "--lf", "--no-diagnosis", "--operation", "QSAPrepare", "-o", tmp_path / "b")
         assert [o.case for o in read_log(next((tmp_path / "b").glob("*"))).outcomes] == failed
 
     def test_annotations(self, cli, library):
