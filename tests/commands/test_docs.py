@@ -22,7 +22,7 @@ from conformance.reporting.documents import documents, outdated
 from conformance.spec.aims import AIMS
 from conformance.spec.operation import Operation
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 

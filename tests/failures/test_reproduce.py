@@ -29,7 +29,7 @@ from conformance.record.recorded import Recorded
 from conformance.running.run import Plan, header
 from conformance.spec.case import Change, Refusal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 replace = msgspec.structs.replace
 

@@ -23,7 +23,7 @@ from conformance.running.cases import Setup  # noqa: E402
 from conformance.running.cluster import Cluster  # noqa: E402
 
 SIZE = 40  # examples of a round
-FAKES = Path(__file__).parent / "fakes.py"
+FAKES = Path(__file__).parents[1] / "fakes.py"
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from conformance.library.writing import as_written, as_yaml
 from conformance.record.log import read_log
 
 replace = msgspec.structs.replace
-OFF = f"py:{__file__.replace('test_promote', 'fakes')}:{SlightlyOff.__name__}"
+OFF = f"py:{Path(__file__).parents[1] / 'fakes.py'}:{SlightlyOff.__name__}"
 
 
 @pytest.fixture

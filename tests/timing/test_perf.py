@@ -29,7 +29,7 @@ from conformance.timing import bench, perf, workloads
 from conformance.timing import statistics as samples
 from reference.qsa_prepare.bounds import Oracle
 
-FAKES = str(Path(__file__).parent / "fakes.py")
+FAKES = str(Path(__file__).parents[1] / "fakes.py")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from conformance.running.place import Isolation
 from conformance.running.resume import cut_to_lines
 from conformance.running.run import Plan, execute
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 FAKES = HERE / "isolation_fakes.py"
 LIMITS = Limits(seconds=20, memory=1024 * MIB)
 # One case before the one in which harm is done, and two after it.

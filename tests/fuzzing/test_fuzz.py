@@ -31,7 +31,7 @@ from conformance.running.cases import Setup
 from conformance.running.place import Here, Ready
 from reference.qsa_prepare.operation import Readings
 
-FAKES = Path(__file__).parent / "fakes.py"
+FAKES = Path(__file__).parents[1] / "fakes.py"
 INFO = NumPyReference().describe()
 
 

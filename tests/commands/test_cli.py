@@ -11,7 +11,7 @@ import pytest
 
 from conformance.cli import main
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 FAKES = str(HERE / "fakes.py")
 
 

@@ -25,7 +25,7 @@ from conformance.spec.case import Case, lengths
 from conformance.spec.inputs import inputs_of
 
 INFO = NumPyReference().describe()
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
 def draw(strategy, count: int, seed: int = 1) -> list[Case]:

@@ -421,7 +421,7 @@ def test_f16_on_a_cpu_without_f16_arithmetic() -> None:
     """OpenVINO then converts to f32 and back around the operation: all numbers survive, subnormals too."""
     script = """
 import numpy as np
-from tests.test_native import config, random_inputs, same
+from test_native import config, random_inputs, same
 from conformance.backends.qsa_prepare.openvino_cpu_op import OpenVINOCpuOp
 inputs = random_inputs([1024 * 4 + 2], L=1, Di=64, element_type="f16", Bp=1024)
 every = np.arange(65536, dtype=np.uint16).view(np.float16)
@@ -429,7 +429,7 @@ inputs["past_block_index_keys"] = np.where(np.isnan(every), np.float16(1), every
 outputs = OpenVINOCpuOp().prepare(config(4, "f16")).run(inputs)
 assert same(outputs["block_index_keys"], inputs["past_block_index_keys"])
 """
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
