@@ -28,7 +28,7 @@ from conformance.spec.inputs import inputs_of
 from conformance.spec.types import TENSOR_TYPES, dtype
 
 HERE = Path(__file__).parents[1]
-FAKES = HERE / "plugin_fakes.py"
+FAKES = Path(__file__).parent / "plugin_fakes.py"
 SCHEMAS = HERE.parent / "docs" / "schemas" / "backend-protocol"
 LIMITS = Limits(seconds=10, memory=512 * MIB)
 SHORT = Limits(seconds=0.4)

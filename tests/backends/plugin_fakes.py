@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "python"))
 
 import qsa_prepare_plugin as example
 
