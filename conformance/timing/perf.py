@@ -54,6 +54,7 @@ Inputs = Mapping[str, Array]
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
+SETTLE = 5e-3  # seconds before a sample in which the threads of whoever ran before stop waiting for more work
 SAMPLE = 1e-3  # seconds that one sample takes at least: shorter calls are repeated within it
 MOST_REPEATS = 10_000
 LEAST_ROUNDS = 8  # fewer samples have no 99 % interval of their median
@@ -194,8 +195,9 @@ class Copier:
 def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.perf_counter) -> list[list[float]]:
     """Seconds of a call of every target, one sample a round, the targets in turn.
 
-    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A call that is
-    not counted comes before every sample: whoever ran before, the caches are then as the target itself leaves them.
+    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A pause and a
+    call that is not counted come before every sample: whoever ran before, its threads no longer spin (OpenMP's do, for
+    some milliseconds after a call), and the caches are as the target itself leaves them.
     There are at least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
     """
     repeats = [_repeats(target, clock) for target in targets]
@@ -211,6 +213,7 @@ def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.per
             if rounds >= FEW_ROUNDS and spent >= seconds * OVERTIME:
                 break
             for target, count, times in zip(targets, repeats, samples, strict=True):
+                time.sleep(SETTLE)
                 target()
                 start = clock()
                 for _ in range(count):
