@@ -279,6 +279,8 @@ class Child:
 
     def end(self) -> None:
         """End it, and what it started; whoever waits for an answer learns that it is gone. For any thread."""
+        if self.process.returncode is not None:
+            return  # its number can be that of a stranger by now; what it left behind is known by its mark
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
