@@ -32,6 +32,7 @@ SECONDS = 20.0  # that a run gives to explaining its failures
 SMALL = 3e4  # product of the dimensions up to which a case is cheap
 SAMPLE = 10  # failures of a group that suspects are tried on
 MISSED = 10  # one in so many of them may go another way
+HIDING = (Kind.RAISED, Kind.LOST, Kind.REFUSES)  # a backend that fails like this shows no values
 FIRST = 12  # passing cases that are tried before a dear failure
 PASSES = 60  # passing cases that a suspect must pass as well
 MORE = 160  # when several suspects do as well as each other
@@ -318,7 +319,8 @@ class _Search:
     ) -> tuple[int, Match] | None:
         """How well a suspect explains all that is known, and the match; None when it fails what passes.
 
-        Where the suspect fails in another way than the backend does, the backend does not have its mistake.
+        Where the suspect fails in another way than the backend does, the backend does not have its mistake, unless the
+        backend raised before anybody saw its values.
         """
         self.advance(suspect.name)
         passes = [like for one in self._near(tried, most, suspect) if (like := self._like(suspect, one)) is not None]
@@ -333,8 +335,9 @@ class _Search:
             like = self._like(suspect, one)
             score += like is True
             after = tuple(self.known[name] for name in one[1].after if name in self.known)
-            fails = self.lab.of(suspect, until(*one), self.info, after).outcome.status in BAD
-            conflicts += like is False and fails
+            theirs = self.lab.of(suspect, until(*one), self.info, after).outcome
+            hidden = one[1].sort in HIDING and theirs.sort is Kind.VALUE
+            conflicts += like is False and theirs.status in BAD and not hidden
         if conflicts > len(others) // MISSED:
             return None
         return score + hits, Match((suspect,), hits, len(tried), good, len(passes))

@@ -55,10 +55,11 @@ def _stage(engine: Engine, operation: Operation, info: BackendInfo, case: Case) 
             passed_before = False
             continue
         try:
-            status = engine.first(alone).status
+            outcome = engine.first(alone)
         except ValueError:  # the case cannot be put without these features
-            status = ""
-        if status in ("fail", "error"):
+            passed_before = False
+            continue
+        if outcome.status == "fail" and outcome.sort is Kind.VALUE:
             return stage.name if passed_before else ""
-        passed_before = status in ("pass", "quality-warning")
+        passed_before = outcome.status in ("pass", "quality-warning")  # what is raised without a feature tells nothing
     return ""

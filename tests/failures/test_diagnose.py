@@ -144,6 +144,39 @@ def test_what_is_raised_gets_no_hint(library, lab, small):
     assert not any(finding.text for finding in findings)
 
 
+class OnlyWhole(fakes.Honest):
+    """Wrong values, and an exception wherever a feature is switched off: two mistakes, of which one hides the other."""
+
+    def prepare(self, config):
+        session = super().prepare(config)
+        if not config.disabled:
+            session.inner = self.wrong.prepare(config)
+        return session
+
+    class session(fakes.Honest.session):  # noqa: N801
+        def answer(self, inputs):
+            outputs = self.inner.run(inputs)
+            if self.config.disabled and outputs["block_index_keys"].shape[1]:
+                raise IndexError("index 4 is out of bounds for axis 0 with size 0")
+            return outputs
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+
+
+def test_an_exception_elsewhere_does_not_hide_a_known_mistake(library, lab, small):
+    backend = OnlyWhole(catalogue.backend_of(catalogue.find("fault", "F41")))
+    assert "F41" in names(explained(library, lab, backend, small))
+
+
+def test_what_is_raised_without_a_feature_names_no_stage(library, lab, small):
+    backend = OnlyWhole(Odd())
+    findings = explained(library, lab, backend, small, once_more=backend)
+    assert any(finding.failures[0][1].sort is Kind.VALUE for finding in findings)
+    assert not any(finding.stage for finding in findings)
+
+
 class Unchecked(fakes.Honest):
     def prepare(self, config):
         from conformance.backends.protocol import Rejected
