@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.backends.protocol import BackendInfo, OperationConfig, Session
+from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected, Session
 from conformance.judging.audits import BY_CALLS
 from conformance.judging.calling import Array, Inputs, Run
 from conformance.judging.engine import Engine
@@ -23,12 +23,16 @@ from reference.expected import Expected
 
 @dataclass(frozen=True)
 class Made:
-    """A call: where it was made, after how many judged outputs, on what configuration and inputs."""
+    """A call: where it was made, after how many judged outputs, on what configuration and inputs.
+
+    With `refused`, one that is made to be refused.
+    """
 
     where: Where
     verdicts: int
     config: OperationConfig
     inputs: Inputs
+    refused: bool = False
 
 
 class _Reference:
@@ -50,7 +54,10 @@ class _Session:
         self._oracle = backend.operation.oracle(config.attributes, backend.readings)
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        outputs = self._oracle.run(inputs)
+        try:
+            outputs = self._oracle.run(inputs)
+        except (IndexError, TypeError, ValueError) as error:  # as inputs that are to be refused make it do
+            raise Rejected("value", "call", ()) from error
         return {name: outputs[name] for name in self.backend.info.outputs}
 
     def close(self) -> None:
@@ -65,7 +72,7 @@ class Noting:
 
     def called(self, run: Run, config: OperationConfig, inputs: Inputs, expected: Mapping[str, Expected]) -> None:
         """Keep a call."""
-        self.made.append(Made(run.where, run.verdicts, config, inputs))
+        self.made.append(Made(run.where, run.verdicts, config, inputs, refused=run.offered))
 
     def answered(self, run: Run, got: Mapping[str, Any] | BaseException) -> None:
         """The reference answers right."""

@@ -32,15 +32,16 @@ from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation
 from conformance.spec.streams import spans
 from conformance.spec.types import dtype, is_integer, smallest_normal
-from reference.chosen import Chosen
+from reference.chosen import Chosen, Repeated
 from reference.expected import Expected
-from reference.parts import elements
+from reference.parts import Fed, elements
 
 LINES = 60  # that a script has at most
 WRITTEN = 48  # elements that are written out
 ROWS = 4  # rows of choices that are judged when none is the worst
 JUDGED = 240  # elements of an output that are judged when there are more
 CALLS, EARLY = 8, 2  # calls of a script, and how many of them are the first ones when there are more
+AGAIN = 3  # more calls of the last kind when its bits differ: what alternates is right every other time
 MOST = 8_000_000  # characters of a script
 WIDTH = 116
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -109,6 +110,11 @@ def unfit(name, got, start, count, score, error, ties):  # "" when `count` entri
         if tie or score[a] + error[a] < score[u] - error[u]:
             return f"{name} {got}: {a} scores {score[a]:.9g} and is taken, {u} scores {score[u]:.9g} and is left out"
 """
+SEEN = """
+def seen(x, at):  # the bits of what is specified; one NaN is as good as another
+    x, nan = (x := np.ravel(x)[at]), NANS
+    return np.where(nan, 0, x).astype(x.dtype).tobytes(), nan.tobytes()
+"""
 HELPERS = (UNPACK, NUMBERS, UNIT, BELL, IGNORE, NARROW)
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "unit(": (NUMBERS, UNIT),
@@ -149,8 +155,8 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
         raise _unshowable(found, "it is about the kind of a refusal, which a function has no way to say")
     if warned and (outcome.worst is None or outcome.worst.bound is None):
         raise _unshowable(found, "it holds the bits of two answers against each other, and both are right")
-    writer = _Writer(found, operation)
     if case.refusal:
+        writer = _Writer(found, operation, case.element_type)
         return writer.script(function, *writer.refusal())
     info = info_of(found.log.header)
     before = [first for one in found.before for first in made(one, operation, readings, info)[:1]]
@@ -161,6 +167,7 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
         raise _unshowable(found, "it passes alone, and it is not known after which cases it fails")
     if not calls:
         raise _unshowable(found, "it shows in no call of its own")
+    writer = _Writer(found, operation, calls[-1].config.element_type)
     calls = [*before, *calls]
     alone = len(calls) == 1 and outcome.sort not in (
         Kind.MODIFIED,
@@ -180,12 +187,12 @@ def function_name(operation: Operation) -> str:
 
 
 class _Writer:
-    """Writes the parts of one script, and notes the helpers that they need."""
+    """Writes the parts of one script, and notes the helpers that they need; T is the type of the call that is wrong."""
 
-    def __init__(self, found: Recorded, operation: Operation) -> None:
+    def __init__(self, found: Recorded, operation: Operation, element_type: str) -> None:
         self.found, self.operation, self.case = found, operation, found.case
         self.name = function_name(operation)
-        self.type = dtype(self.case.element_type)
+        self.element_type, self.type = element_type, dtype(element_type)
         self.top = float(ml_dtypes.finfo(self.type).max)
         self.whole = inputs_of(self.case, operation)
         self.whole_numbers = all(is_integer(dtype(operation.type_of(o.type, self.case))) for o in operation.outputs)
@@ -212,6 +219,9 @@ class _Writer:
             helpers.append(WRONG.replace("WIDE", wide))
         if "unfit(" in "".join(body):
             helpers.append(CHOICE)
+        if "seen(" in "".join(body):
+            nans = "(x & 0x7FFF) > 0x7F80 if x.dtype == T else x != x" if self.type == BF16 else "x != x"
+            helpers.append(SEEN.replace("NANS", nans))
         above = [
             *self._docstring(),
             "import base64, sys, zlib" if UNPACK in helpers else "import sys",
@@ -309,42 +319,54 @@ class _Writer:
             calls = [calls[0], calls[-1]]
         elif len(calls) > CALLS:
             calls = [*calls[:EARLY], *calls[EARLY - CALLS :]]
-        if self.found.outcome.place.at == "repeated":  # once more: what alternates may be right this time
-            calls = [*calls, calls[-1]]
+        again = AGAIN * (self.found.outcome.sort is Kind.DIFFERS)
         pool: dict[tuple[bytes, str, tuple[int, ...]], int] = {}
         arrays: list[str] = []
         lines = []
         for call in calls:
-            places = []
-            for array in call.inputs.values():
+            places: list[int | None] = []
+            for port in self.operation.ports:
+                array = call.inputs.get(port.name)
+                if array is None:
+                    places.append(None)
+                    continue
                 key = (array.tobytes(), array.dtype.name, array.shape)
                 if key not in pool:
                     pool[key] = len(arrays)
                     arrays.append(f"    {self._array(array)},")
                 places.append(pool[key])
-            # Of a call of another type, which only has to come before, nothing is judged.
-            judged = call.config.element_type == self.case.element_type
+            # Of a call of another type, or one to be refused, which only has to come before, nothing is judged.
+            judged = call.config.element_type == self.element_type and not call.refused
             due = " ".join(line.strip() for line in self._due(call, only_worst=bits)) if judged else ""
             settings = _settings(call.config.attributes)
             equals = "all" if bits else _short(f"{settings} {places}")
-            lines.append(f'    ("{equals}", dict({settings}), {places}, {{{due}}}),')
+            held = self._held(call, only_worst=bits) if judged else ""
+            lines.append(f'    ("{equals}", dict({settings}), {places}, {{{due}}}, {{{held}}}),')
         ports = " ".join(port.name for port in self.operation.ports)
+        call_lines = [f"    got = {self.name}(**given, **settings)"]
+        if any(call.refused for call in calls):
+            call_lines = [
+                f"    try: got = {self.name}(**given, **settings)",
+                "    except Exception:  # some are to be refused",
+                "        if due: raise",
+                "        continue",
+            ]
+        every = f"calls + calls[-1:] * {again}" if again else "calls"
         return ["arrays = [", *arrays, "]"], [
-            "calls = [  # equals; attributes; inputs; outputs: shape, places in it, values, largest errors",
-            *_together(["", *lines, ""], CALLS // 2 + 2)[1:-1],
+            "calls = [  # equals; attributes; inputs; outputs: shape, places, values, largest errors; places of bits",
+            *_together(["", *lines, ""], CALLS // 2)[1:-1],
             "]",
-            f'ports = "{ports}".split()',
             *self._choices(calls[-1]),
-            "problems, before, returned = [], {}, []",
-            "for number, (equals, settings, places, due) in enumerate(calls, 1):",
-            "    given = {name: arrays[i].copy() for name, i in zip(ports, places)}",
-            f"    got = {self.name}(**given, **settings)",
+            f'ports, problems, before, returned = "{ports}".split(), [], {{}}, []',
+            f"for number, (equals, settings, places, due, held) in enumerate({every}, 1):",
+            "    given = {name: arrays[i].copy() for name, i in zip(ports, places) if i is not None}",
+            *call_lines,
             f"    {AS_NAMED}",
-            "    changed = [n for n, i in zip(ports, places) if given[n].tobytes() != arrays[i].tobytes()]",
+            "    changed = [n for n, x in given.items() if x.tobytes() != arrays[places[ports.index(n)]].tobytes()]",
             '    problems += [f"call {number} modifies its input {name}" for name in changed]',
             '    problems += [f"call {number}: {p}" for n in due if (p := wrong(n, got.get(n), *due[n]))]',
             *([f"    if number == {len(calls)}: {CHOSEN_WELL}"] if self.chooses else []),
-            "    bits = [] if problems else [np.ravel(got[n])[np.array(due[n][1], int)].tobytes() for n in due]",
+            "    bits = [] if problems else [seen(got[n], at) for n, at in held.items()]",
             "    if before.setdefault(equals, bits) != bits:",
             '        problems.append(f"call {number} gives other bits than its equal before")',
             "    returned += [(number, n, x, x.tobytes()) for n, x in got.items()]",
@@ -475,6 +497,20 @@ class _Writer:
         shape = expected[worst.output].shape
         return _within(worst.index, shape) and bool(bound[np.ravel_multi_index(worst.index, shape)] > 0)
 
+    def _held(self, call: Made, *, only_worst: bool) -> str:
+        """The places of every output whose bits are those of an equal call: whatever is specified, in bounds or not."""
+        expected, worst = self._expect(call), self.found.outcome.worst
+        if only_worst:
+            assert worst
+            return f'"{worst.output}": [{np.ravel_multi_index(worst.index, expected[worst.output].shape)}]'
+        found = []
+        for name, one in expected.items():
+            mask = _specified(one)
+            few = str(np.flatnonzero(mask).tolist()) if mask.sum() <= WRITTEN else ""
+            packed = "" if few or mask.all() else f"np.unpackbits({self._packed(np.packbits(mask))})[: {mask.size}] > 0"
+            found.append(f'"{name}": {few or packed or "slice(None)"}')
+        return ", ".join(found)
+
     def _expect(self, call: Made) -> Mapping[str, Expected]:
         readings = self.found.log.header.readings
         expected = self.operation.oracle(call.config.attributes, readings).expect(call.inputs)
@@ -519,6 +555,17 @@ def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
             want[part.index] = np.where(free, limits[0], want[part.index])
             bound[part.index] = np.where(free, limits[1], bound[part.index])
     return want.ravel(), bound.ravel()
+
+
+def _specified(expected: Expected) -> Array:
+    """Mask of the elements that an equal call gives again, flat."""
+    mask = np.zeros(expected.shape, dtype=bool)
+    for part in expected.parts:
+        inner = part.part if isinstance(part, Fed) else part
+        mask[part.index] |= (
+            np.arange(inner.value.shape[1]) < inner.count[:, None] if isinstance(inner, Chosen | Repeated) else True
+        )
+    return mask.ravel()
 
 
 def _judged(expected: Expected, bound: Array) -> Array:

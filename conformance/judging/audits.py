@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import Rejected, Unsupported
+from conformance.backends.protocol import Unsupported
 from conformance.judging import layouts
 from conformance.judging.calling import Answer, Array, Caller, Inapplicable, Inputs, Open, Run, Stop, taken
 from conformance.judging.outcome import Kind, Where
@@ -392,8 +392,7 @@ def refused(engine: Caller, run: Run, to: Open, whole: Inputs, single: Answer) -
     """A call that is refused in between does not show."""
     broken = (spoilt(run.case, engine.operation, rule) for rule in engine.operation.refusals if rule.shapes)
     wrong = next((case for case in broken if case), run.case)
-    with suppress(Rejected):  # whether it is refused, and how, is for the cases of refusals
-        to.session.run({name: array.copy() for name, array in engine.inputs(wrong).items()})
+    engine.offer(run, to, engine.inputs(wrong))
     again = engine.call(run, to, whole, single.expected)
     clause = engine.rule("instances_shared", run.case)
     engine.same(run, again, single, clause, "a refused call in between changes the bits")

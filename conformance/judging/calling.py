@@ -66,6 +66,7 @@ class Run:
     watched: list[tuple[str, Array, bytes]] = field(default_factory=list)  # outputs that must not change any more
     serves: str = ""  # the clause by which the calls of an audit are answered, where it is not the usual one
     skipped: dict[str, str] = field(default_factory=dict)  # relations and audits that could not be checked
+    offered: bool = False  # the call that is made ought to be refused
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class Caller(Protocol):
     def hand_over(
         self, run: Run, to: Open, handed: Mapping[str, Any], expected: Mapping[str, Expected], *, check: bool = True
     ) -> Answer: ...
+
+    def offer(self, run: Run, to: Open, inputs: Inputs) -> None: ...
 
     def judge(self, run: Run, answer: Answer, clause: str = "") -> None: ...
 

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -367,6 +367,15 @@ class Engine:
         """One call with these very arrays."""
         before = {name: np.array(array, copy=True, order="C", subok=False) for name, array in handed.items()}
         return self._made(run, to, handed, before, expected, check)
+
+    def offer(self, run: Run, to: Open, inputs: Inputs) -> None:
+        """One call that ought to be refused; whether it is, and how, is for the cases of refusals."""
+        run.offered = True
+        for observer in self.observers:
+            observer.called(run, to.config, inputs, {})
+        run.offered = False
+        with suppress(Rejected):
+            to.session.run({name: array.copy() for name, array in inputs.items()})
 
     def _made(
         self,

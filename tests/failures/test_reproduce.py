@@ -24,6 +24,7 @@ from conformance.failures.reproduce import LINES, function_name, script
 from conformance.faults import catalogue
 from conformance.faults.layers import examples
 from conformance.judging.engine import Engine
+from conformance.judging.outcome import Kind
 from conformance.record.log import CaseRecord, Log, ResultRecord
 from conformance.record.recorded import Recorded
 from conformance.running.run import Plan, header
@@ -170,7 +171,8 @@ def here(text: str, backend, case) -> tuple[int, str]:
         off = frozenset({"norm"} if inputs["k_norm_weight"].shape == (0,) else ())
         off |= {"rope"} if inputs["past_incomplete_rope"].shape == (0,) and not case.refusal else set()
         lengths = "i32" if inputs["key_length"].dtype == np.int32 else "i64"
-        config = OperationConfig(case.operation, attributes, case.element_type, lengths, off)
+        element_type = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[inputs["raw_index_keys"].dtype.name]
+        config = OperationConfig(case.operation, attributes, element_type, lengths, off)
         session = sessions.setdefault(repr(config), None) or backend.prepare(config)
         sessions[repr(config)] = session
         got = session.run(inputs)
@@ -300,8 +302,24 @@ def test_scripts_of_all_kinds(fault, type_, recorded, operation, generated):
     assert len(script(recorded(case, backend), operation).splitlines()) <= LINES
     assert here(text, NumPyReference(), case) == (0, "right\n")
     code, printed = here(text, catalogue.backend("fault", fault), case)
-    if (fault, type_, code) == ("F85n", "bf16", 0):
-        pytest.xfail("a known gap: the script does not show this result that changes from call to call")
+    assert code == 1 and printed.startswith("wrong: "), printed
+
+
+@pytest.mark.parametrize(
+    ("fault", "id", "kind"),
+    [
+        ("F85t", "mistakes/served-after-a-refusal[disabled=none,element_type=f32]", Kind.DIFFERS),
+        ("F39h", "memory/prepared-one-after-the-other[element_type=bf16,disabled=rope,length_type=i64]", Kind.VALUE),
+    ],
+)
+def test_what_shows_after_a_refused_call_and_in_calls_of_other_types(fault, id, kind, recorded, operation, library):
+    case, backend = library.find(id), catalogue.backend("fault", fault)
+    found = recorded(case, backend)
+    assert found.outcome.place.at == "audit" and found.outcome.kind is kind
+    text = script(found, operation, "user_function:call")
+    assert ("except Exception" in text) == ("refus" in id)
+    assert here(text, NumPyReference(), case) == (0, "right\n")
+    code, printed = here(text, catalogue.backend("fault", fault), case)
     assert code == 1 and printed.startswith("wrong: "), printed
 
 
