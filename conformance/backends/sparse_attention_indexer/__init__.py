@@ -35,4 +35,21 @@ BACKENDS: Mapping[str, Embedded] = {
         origin="foreign",
         readings={"ties": "free"},  # it takes what torch.topk gives
     ),
+    "mlx-vlm": Embedded(
+        "mlx_vlm",
+        "MlxVlm",
+        "mlx-vlm's own selection",
+        extra="peers-mlx",
+        origin="foreign",
+        readings={"ties": "free"},  # it takes what mlx.core.argpartition gives
+    ),
+    "rapid-mlx": Embedded(
+        "rapid_mlx",
+        "RapidMlx",
+        "Rapid-MLX's own selection",
+        extra="peers-mlx",
+        origin="foreign",
+        # It takes what mlx.core.argpartition gives, and multiplies in the type of the keys.
+        readings={"ties": "free", "scores": "rounded"},
+    ),
 }

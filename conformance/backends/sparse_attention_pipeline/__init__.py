@@ -19,4 +19,12 @@ BACKENDS: Mapping[str, Embedded] = {
     ),
     "torch": Embedded("chains", "torch", "eager PyTorch, three operations", extra="peers"),
     "onnxruntime": Embedded("chains", "onnxruntime", "three graphs of standard ONNX operators", extra="peers"),
+    "nemo-automodel": Embedded(
+        "chains",
+        "nemo_automodel",
+        "NeMo Automodel's own indexer, selection and attention",
+        extra="peers-nemo",
+        origin="foreign",
+        readings={"ties": "free"},  # it takes what torch.topk gives
+    ),
 }
