@@ -105,6 +105,9 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         lose_output()
         code = 141
+    except MemoryError as error:
+        fail(f"out of memory: {error or 'an allocation failed'}")
+        code = 3
     except OSError as error:
         if error.filename is None and error.errno not in UNWRITABLE:
             raise

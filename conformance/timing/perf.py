@@ -399,7 +399,9 @@ class Bench:
                 numbers |= self._times(one.samples, drift) | {"copy_bytes_per_s": speed}
                 quick = fastest(one.samples)
                 if one.contender.moves:
-                    numbers |= {"tokens_per_s": tokens / quick, "bytes_per_s": moved / quick}
+                    numbers |= {"tokens_per_s": tokens / quick}
+                if one.contender.moves and moved:
+                    numbers |= {"bytes_per_s": moved / quick}
                     numbers |= _share(moved, one.samples, copied, copy)
                 if first and len(first) == len(one.samples):
                     numbers |= compared(first, one.samples) if one is not timed[0] else {"ratio": 1.0}

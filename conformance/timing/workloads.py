@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -64,7 +64,7 @@ def load_workloads(operation: Operation, root: Path | None = None) -> tuple[Work
     found: list[Workload] = []
     for index, raw in enumerate(file.workloads):
         here = Origin(places, ("workloads", index), "timed", operation, file.memory)
-        merged = {"clauses": [], **merge(file.defaults, raw)}
+        merged = {"clauses": [], "streams": [], **merge(file.defaults, raw)}  # one call, unless told otherwise
         own = {key: merged.pop(key) for key in OWN if key in merged}
         growth = own.get("growth", False)
         if not isinstance(growth, bool | str):
@@ -144,11 +144,18 @@ def inputs_of(case: Case, operation: Operation) -> dict[str, Array]:
         elif known.is_on(port):
             kind = dtype(known.type_of(port))
             draw = Draw(case.seed, port.name, (PERIOD,), kind, known.period, None)
-            values, _ = fill(case.data.get(port.name, port.aim), draw)
+            values, _ = fill(_free(case.data.get(port.name, port.aim)), draw)
             arrays[port.name] = repeated(values.astype(kind), known.shape(port))
         elif not port.optional:
             arrays[port.name] = np.zeros((0,), dtype=dtype(known.type_of(port)))
     return arrays
+
+
+def _free(aim: Any) -> Any:
+    """The aim without what ties it to a token's position: numbers that repeat have none."""
+    if isinstance(aim, Mapping) and aim.get("aim") == "rotary":
+        return {"aim": "circle", "part": aim.get("part", "cos")}
+    return aim
 
 
 def _whole_numbers(operation: Operation) -> set[str]:
@@ -175,7 +182,10 @@ def bytes_to_move(case: Case, operation: Operation) -> int:
 
     Read are the elements that can have an effect, each once. Written are those elements of an output which the next
     call can read: after the call every sequence has seen S tokens, so a call without new tokens tells which they are.
+    0 for a pipeline: how much of an input a stage reads is up to what the stage before it hands over.
     """
+    if any(stage.operation for stage in operation.stages):
+        return 0
     return sum(_bytes_of_call(call, operation) for call in calls_of(case, operation))
 
 

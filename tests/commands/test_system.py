@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conformance.record.log import read_log
@@ -120,6 +121,15 @@ class TestArguments:
 
     def test_memory_beyond_64_bits(self, cli):
         assert cli("run", "-b", "numpy", "--memory-limit", str(1 << 70))[0] == 2
+
+    def test_memory_that_runs_out(self, cli, monkeypatch):
+        def allocate(*arguments, **more):
+            np.empty(1 << 60, np.uint8)
+
+        monkeypatch.setattr("conformance.cli.cli.main", allocate)
+        code, _, err = cli("doctor")
+        assert code == 3
+        assert err.startswith("error: out of memory: Unable to allocate 1.00 EiB")
 
 
 class TestTexts:

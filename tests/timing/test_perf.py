@@ -20,7 +20,7 @@ from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
 from conformance.errors import LibraryError, UsageError
 from conformance.judging import engine, judge
-from conformance.library.operations import cases_root
+from conformance.library.operations import cases_root, load_operation, operations
 from conformance.record.log import PerfRecord, read_log
 from conformance.reporting.timings import timings
 from conformance.running.run import Plan, execute, outcomes
@@ -134,6 +134,11 @@ class TestWorkloads:
         assert timed["chunked-prefill"].case.streams == ((512,) * 32,)
         assert any(timed["ragged"].case.pad) and any(timed["ragged"].case.past)
 
+    @pytest.mark.parametrize("name", operations())
+    def test_a_workload_is_one_call_unless_it_is_named_a_stream(self, name):
+        streams = [one.id for one in workloads.load_workloads(load_operation(name)) if one.case.streams]
+        assert streams == [one for one in streams if one.startswith("chunked-")]
+
     def test_a_step_closes_a_block_or_does_not(self, timed, library):
         for workload in timed.values():
             if workload.id.startswith("decode"):
@@ -182,6 +187,14 @@ class TestWorkloads:
         assert (workloads.repeated(values, (5, 9)).reshape(-1) == np.arange(45) % 7).all()
         assert workloads.repeated(values, (0, 9)).shape == (0, 9)
         assert (workloads.repeated(values, (3,)) == [0, 1, 2]).all()
+
+    def test_every_operation_has_workloads_that_can_be_filled(self):
+        operation = load_operation("sparse_attention_pipeline")
+        decode = workloads.load_workloads(operation)[0].case
+        arrays = workloads.inputs_of(decode, operation)
+        assert arrays["past_incomplete_rope"].shape == (1, 128)
+        assert all(np.isfinite(array).all() for array in arrays.values())
+        assert workloads.bytes_to_move(decode, operation) == 0  # a selection says how much is read
 
     def test_patterns(self, timed):
         every = tuple(timed.values())
