@@ -11,7 +11,7 @@ import pytest
 from test_reference import case_of
 
 from conformance.backends.protocol import Rejected
-from conformance.judging.audits import region
+from conformance.judging.audits_of_memory import region
 from conformance.judging.engine import Engine
 from conformance.spec.case import Change, Refusal
 
