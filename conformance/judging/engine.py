@@ -8,34 +8,22 @@ inputs change or sessions disturb each other is said by the operation's `rules`.
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from conformance.backends.protocol import (
-    UNCHECKED,
-    Backend,
-    BackendInfo,
-    OperationConfig,
-    Rejected,
-    Unsupported,
-    info_for,
-)
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Rejected, info_for
 from conformance.errors import Lost, plain, text_of
 from conformance.judging import poison, relations
 from conformance.judging.audits import AUDITS
-from conformance.judging.border import Mirrored, Raised, guarded
+from conformance.judging.border import Mirrored, guarded
 from conformance.judging.calling import (
     WATCHED,
     Answer,
-    Array,
     Inapplicable,
     Inputs,
     Observer,
@@ -46,20 +34,22 @@ from conformance.judging.calling import (
     untouched,
 )
 from conformance.judging.company import Company, Retry
-from conformance.judging.judge import Verdict, judge
-from conformance.judging.outcome import Kind, Outcome, Where, partition_label
+from conformance.judging.ending import decided, raised, stopped
+from conformance.judging.judge import judge
+from conformance.judging.literal import with_values
+from conformance.judging.outcome import Kind, Outcome, Where
 from conformance.judging.refusals import refused
+from conformance.judging.sessions import Sessions
+from conformance.judging.streams import stream
+from conformance.judging.support import check_support
 from conformance.spec.case import Case
 from conformance.spec.geometry import Geometry
 from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation, Reference
-from conformance.spec.streams import call_inputs, joined, spans, tokens_axis
-from reference.expected import Following, after
+from reference.expected import after
 
 if TYPE_CHECKING:
     from reference.expected import Expected
-
-SESSIONS_KEPT = 320  # more than the library has configurations: preparing is what costs most on some runtimes
 
 
 class Source:
@@ -122,14 +112,13 @@ class Engine:
         self.free = free
         self.observers = tuple(observers)
         self.source = source or Source(self.operation, self.readings)
-        self._sessions: OrderedDict[Any, Open] = OrderedDict()
+        self._sessions = Sessions(self.backend)
         self._latest: list[str] = []  # the case before this one, unless a process was lost in it
         self._company = Company(self._again, retry)
 
     def close(self) -> None:
         """Close all sessions; whatever a backend does then cannot change a result."""
-        while self._sessions:
-            self._drop(next(iter(self._sessions)))
+        self._sessions.close()
 
     # One case
 
@@ -172,7 +161,7 @@ class Engine:
         earlier: list[str] = []
         stop: Stop | None = None
         try:
-            self._check_support(case)
+            check_support(case, self.operation, self.info, self.readings)
             if case.refusal:
                 refused(self, run, case.refusal)
             else:
@@ -183,8 +172,8 @@ class Engine:
                 else:
                     self._calls(run, to)
                 to.served.append(case.id)
-        except Stop as decided:
-            stop = decided
+        except Stop as ending:
+            stop = ending
         except KeyboardInterrupt:
             raise
         except Lost as lost:
@@ -199,54 +188,11 @@ class Engine:
         if stop and stop.status in ("fail", "error"):
             # Nothing is known of a session that failed: the next case gets a fresh one.
             self.drop(case)
-        outcome = Outcome(
-            case=case.id,
-            digest=case.digest,
-            status=stop.status if stop else "pass",
-            clause=stop.clause if stop else "",
-            where=run.where if stop else "",
-            reason=stop.reason if stop else "",
-            feature=stop.feature if stop else "",
-            worst=stop.worst if stop else None,
-            verdicts=run.verdicts,
-            headroom=run.headroom,
-            detail=stop.detail if stop else "",
-            lost=stop.lost if stop else "",
-            skipped=run.skipped,
-            kind=stop.kind if stop and stop.status != "unsupported" else None,
-            about=stop.about if stop else "",
-        )
-        return outcome, earlier
+        return decided(run, stop), earlier
 
     def rule(self, name: str, case: Case) -> str:
         """The clause of a rule of the operation; the case's first one where the operation has no such rule."""
         return str(getattr(self.operation.rules, name)) or case.clauses[0]
-
-    def _check_support(self, case: Case) -> None:
-        info, operation = self.info, self.operation
-        if case.element_type not in info.element_types:
-            types = ", ".join(info.element_types)
-            raise Unsupported(case.element_type, f"{info.name} takes {types} only", info.url)
-        if case.refusal and UNCHECKED in info.features:
-            raise Unsupported(UNCHECKED, f"{info.name} leaves checking its inputs to its callers", info.url)
-        needed = list(case.disabled) + [
-            name
-            for name, feature in operation.features.items()
-            if feature.when and Geometry(case, operation).holds_somewhere(feature.when)
-        ]
-        for feature in needed:
-            if feature not in info.features:
-                raise Unsupported(feature, f"{info.name} does not declare the feature '{feature}'", info.url)
-        for reading in operation.readings:
-            without = reading.without.get(self.readings.get(reading.name, reading.default))
-            if without in (*needed, *(case.refusal.names if case.refusal else ())):
-                raise Unsupported(without, f"not asked for when {reading.says} is read as '{reading.name}'")
-        missing = [o for o in operation.outputs if o.name not in info.outputs]
-        spoken_of = {c for o in operation.outputs if o.name in info.outputs for c in o.clauses}
-        lost = {c for o in missing for c in o.clauses} - spoken_of
-        if not case.refusal and set(case.clauses) <= lost:
-            names = ", ".join(o.name for o in missing)
-            raise Unsupported(names, f"{info.name} does not return {names}", info.url)
 
     def rows(self, case: Case) -> list[dict[str, Any]]:
         """The per-sequence symbols of a case's single call."""
@@ -266,32 +212,15 @@ class Engine:
 
     def prepare(self, config: OperationConfig) -> Open:
         """A session of its own."""
-        return Open(self.backend.prepare(config), config)
+        return self._sessions.prepare(config)
 
     def session(self, case: Case) -> Open:
         """The shared session of a configuration."""
-        config = self.config(case)
-        key = _key(config)
-        if key not in self._sessions:
-            self._sessions[key] = self.prepare(config)
-            while len(self._sessions) > SESSIONS_KEPT:
-                self._drop(next(iter(self._sessions)))
-        self._sessions.move_to_end(key)
-        return self._sessions[key]
+        return self._sessions.shared(self.config(case))
 
     def drop(self, case: Case) -> None:
         """Close the session of a case's configuration: the next case gets a fresh one."""
-        self._drop(_key(self.config(case)))
-
-    def _drop(self, key: Any) -> None:
-        kept = self._sessions.pop(key, None)
-        if kept:
-            try:
-                kept.session.close()
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                return  # a session that cannot be closed is of no further use either way
+        self._sessions.drop(self.config(case))
 
     def oracle(self, case: Case) -> Reference:
         """The reference for a case's attributes."""
@@ -307,10 +236,12 @@ class Engine:
         case = run.case
         whole = self.inputs(case)
         run.where = Where("single")
-        expected = self._with_values(case, self.oracle(case).expect(whole))
+        expected: Mapping[str, Expected] = self.oracle(case).expect(whole)
+        if not self.readings:  # values are written for the default readings; under others the reference speaks
+            expected = with_values(case, expected)
         single = self._single(run, to, whole, expected)
         for number in range(len(case.streams)):
-            self._stream(run, to, whole, number, single)
+            stream(self, run, to, whole, number, single)
         for audit in case.audits:
             run.where = Where("audit", (audit,))
             try:
@@ -423,74 +354,6 @@ class Engine:
                 raise stop
             run.warning = run.warning or stop
 
-    def _with_values(self, case: Case, expected: Mapping[str, Expected]) -> Mapping[str, Expected]:
-        """The expectation with values written in the case put in place of the reference's.
-
-        They are written for the default readings; under others the reference speaks.
-        """
-        if self.readings or not case.values:
-            return expected
-
-        def written(name: str, one: Expected) -> Expected:
-            return with_literal(case.values[name], one) if name in case.values else one
-
-        if isinstance(expected, Following):
-            return expected.then(written)
-        return {name: written(name, one) for name, one in expected.items()}
-
-    def _stream(self, run: Run, to: Open, whole: Inputs, number: int, single: Answer) -> None:
-        case, oracle = run.case, self.oracle(run.case)
-        stream = case.streams[number]
-        carried: dict[str, Array] = {}
-        answer, pieces = single, []
-        place = Where("stream", stream=number, label=partition_label(stream))
-        for count, (start, end) in enumerate(spans(stream), 1):
-            run.where = msgspec.structs.replace(place, call=count)
-            inputs = call_inputs(whole, case, self.operation, start, end, carried)
-            answer = self.call(run, to, inputs, oracle.expect(inputs))
-            pieces.append(answer.got)
-            carried = self.carry(answer)
-        run.where = place
-        ended = joined(pieces, self.operation)
-        if ended is None:
-            return
-        # Under a reading the number of rows, and what stands where the contract specifies nothing, may follow from the
-        # cuts; the last call was judged for it.
-        # What the last stage of several is due follows from what the stream's own stages before it gave.
-        lasting = after(self._lasting(case, whole) or single.expected, ended)
-        outputs = self.operation.output
-        due = {
-            name: one
-            if tokens_axis(outputs[name].shape, self.operation) is not None
-            else replace(one, shape=answer.expected[name].shape)
-            for name, one in lasting.items()
-        }
-        self.judge(run, Answer(ended, due), self.operation.rules.split)
-        bits = self.operation.rules.same_bits
-        if bits in case.clauses:
-            cut = {name: array[tuple(map(slice, single.got[name].shape))] for name, array in ended.items()}
-            reason = "the stream's bits differ from the single call's"
-            self.same(run, Answer(cut, due), Answer(single.got, lasting), bits, reason, "quality-warning")
-
-    def _lasting(self, case: Case, whole: Inputs) -> Mapping[str, Expected] | None:
-        """The single call's expectation without readings that specify more than the contract; None without such."""
-        narrower = {r.name for r in self.operation.readings if self.readings.get(r.name) in r.narrower}
-        if not narrower:
-            return None
-        readings = {name: choice for name, choice in self.readings.items() if name not in narrower}
-        return self.operation.oracle(case.attributes, readings).expect(whole)
-
-    def carry(self, answer: Answer) -> dict[str, Array]:
-        """Ports of the next call: the outputs as they came, or the reference's where a backend returns none.
-
-        Copies, so that a backend that writes into its old outputs is not taken for one that modifies its inputs.
-        """
-        carried = {}
-        for port, output in self.operation.carried.items():
-            got = answer.got.get(output)
-            carried[port] = answer.expected[output].fill(np.nan) if got is None else got.copy()
-        return carried
-
     def same(self, run: Run, answer: Answer, other: Answer, clause: str, reason: str, status: str = "fail") -> None:
         """Two answers to the same question have the same bits in every specified element."""
         for name in self.info.outputs:
@@ -519,54 +382,4 @@ def _unlike(a: object, b: object) -> str:
     return ""
 
 
-def stopped(verdict: Verdict, clause: str, status: str = "") -> Stop:
-    """The end of a case by a verdict."""
-    about = "" if verdict.worst else verdict.output
-    return Stop(status or verdict.status, clause, verdict.reason, Kind(verdict.kind), about=about, worst=verdict.worst)
-
-
-def raised(error: BaseException, clause: str) -> Stop:
-    """The end of a case by what a backend raised. Fields that are not of their declared types make it an error."""
-    if isinstance(error, Unsupported) and all(type(x) is str for x in (error.feature, error.reason, error.url)):
-        stop = Stop("unsupported", "", text_of(error), Kind.RAISED)
-        stop.feature = plain(error.feature)
-        return stop
-    if isinstance(error, Rejected) and all(type(x) is str for x in (error.kind, error.phase, *error.names)):
-        told = text_of(error)
-        return Stop("fail", clause, f"refuses a valid case ({told})", Kind.REFUSES, about=told)
-    name = plain(type(error).__name__)
-    text = text_of(error)
-    if isinstance(error, Unsupported | Rejected):
-        text = "its fields are not the texts that they are declared to be"
-    stop = Stop("error", clause, f"raises {name}: {text}", Kind.RAISED, about=name)
-    stop.detail = trace(error)
-    return stop
-
-
-def with_literal(literal: Any, expected: Expected) -> Expected:
-    """An expectation whose values are those written in the case; bounds stay, a null leaves the reference's value."""
-    array = np.array(literal, dtype=object).reshape(expected.shape)
-    parts = []
-    for part in expected.parts:
-        values = array[part.index]
-        known = np.array([v is not None for v in values.flat], dtype=bool).reshape(values.shape)
-        parts.append(part.written(values, known, expected.dtype))
-    return replace(expected, parts=tuple(parts))
-
-
-def _key(config: OperationConfig) -> Any:
-    attributes = tuple(sorted((name, repr(value)) for name, value in config.attributes.items()))
-    return config.operation, attributes, config.element_type, config.length_type, config.disabled
-
-
-def trace(error: BaseException) -> str:
-    """The last steps of a traceback, for the log; never printed by default."""
-    if isinstance(error, Raised):
-        return error.trace[-2000:]
-    try:
-        return plain("".join(traceback.format_exception(error)[-4:])[-2000:], 2000)
-    except Exception:
-        return ""
-
-
-__all__ = ["Engine", "Outcome", "Source", "with_literal"]
+__all__ = ["Engine", "Outcome", "Source"]

@@ -9,8 +9,8 @@ import numpy as np
 
 from conformance.errors import nearest
 from conformance.judging.audits import AUDITS
-from conformance.judging.engine import with_literal
 from conformance.judging.judge import judge
+from conformance.judging.literal import with_literal
 from conformance.library.reading import Library
 from conformance.spec.broken import due
 from conformance.spec.case import Case
