@@ -118,7 +118,7 @@ def test_it_is_timed():
 def test_its_pages_and_reports_are_written(tmp_path):
     cli("docs", *OWN, "-o", tmp_path)
     assert "CHO-1" in (tmp_path / "contract-pick.md").read_text()
-    assert "1 reports" in cli("publish", *NAMED, "-b", RIGHT, "-o", tmp_path / "reports")
+    assert "latest.html: 1 report" in cli("publish", *NAMED, "-b", RIGHT, "-o", tmp_path / "reports")
 
 
 def test_pytest_runs_its_cases(tmp_path):

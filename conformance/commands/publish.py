@@ -1,106 +1,160 @@
-"""`publish`: runs backends and writes their reports below one folder, with an index."""
+"""`publish`: a folder with the logs of all backends on all operations, their badges, and the pages over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from conformance.commands.options import isolation_options, operation_option
+from conformance.commands.options import described_option, isolation_options
 
 if TYPE_CHECKING:
+    from conformance.library.reading import Library
     from conformance.record.log import Log
     from conformance.running.isolation import Isolation
     from conformance.spec.operation import Operation
 
 
 @click.command("publish")
+@click.argument("given", nargs=-1, type=click.Path(path_type=Path), metavar="[LOG]...")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="CONNECT", help="Backend to run; repeatable.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False),
-              help="Folder of the published reports  [default: reports; reports/OPERATION for others]")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("reports"),
+              show_default=True, help="Folder of the published reports.")  # fmt: skip
+@click.option("--operation", "named", multiple=True, metavar="NAME",
+              help="Operation to run, by name or folder in the library; repeatable  [default: all]")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Only a varied subset of small cases: to try it out; such reports say so.")
-@click.option("--log", "given", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="LOG",
-              help="Publish a log that is there already; repeatable.")  # fmt: skip
-@click.option("--render", "render_only", is_flag=True, help="Run nothing: write pages and index of what is there anew.")
+@click.option("--replace", is_flag=True,
+              help="Put a log in the place of an earlier one of the same backend, version and library.")  # fmt: skip
+@click.option("--render", "render_only", is_flag=True, help="Run nothing: make all pages of what is there anew.")
+@click.option("--no-pages", is_flag=True, help="Leave out the large page of each log.")
 @click.option("--perf", "timed", multiple=True, metavar="CONNECT",
               help="Time this backend, too; repeatable. Ratios are relative to the first.")  # fmt: skip
-@operation_option
+@described_option
 @isolation_options
 def command(
-    backends: tuple[str, ...],
-    operation: str,
-    output: Path | None,
-    quick: bool,
     given: tuple[Path, ...],
+    backends: tuple[str, ...],
+    output: Path,
+    named: tuple[str, ...],
+    quick: bool,
+    replace: bool,
     render_only: bool,
+    no_pages: bool,
     timed: tuple[str, ...],
     isolation: Isolation,
 ) -> int:
-    """Run backends and write log, page and badge of each below FOLDER/BACKEND/VERSION, and an index over all.
+    """Add logs to the published ones, and make the pages, badges and indexes over all of them.
 
-    Without -b every backend that this machine can run is run. With --perf those that turn out conformant are timed side
-    by side, as `perf` does. Reports of other versions stay. Exit codes as of `run`.
+    Each LOG, or each log in a folder LOG, is added: logs of several environments come together in this way. Without LOG
+    the backends are run, on every operation they serve; without -b all backends that this machine can run. With --perf
+    those that turn out conformant are timed side by side, as `perf` does.
+
+    No published log is lost: another log of the same backend and version is kept beside it, unless --replace is given.
+    Exit codes as of `run`.
     """
     import tempfile
+
+    from conformance.backends.embedded import names
+    from conformance.commands.run import exit_code
+    from conformance.errors import UsageError, plural
+    from conformance.library.reading import load_library
+    from conformance.reporting import publish
+    from conformance.reporting.progress import steps
+
+    if given and (backends or render_only or named or quick):
+        raise UsageError("logs are added as they are; give them without -b, --operation, --quick and --render")
+    if timed and (render_only or given):
+        raise UsageError("--perf goes with backends that are run")
+    stray = [name for name in timed if name not in (backends or names())]
+    if stray:
+        raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
+    for path in publish.logs_of(given):
+        click.echo(publish.add(output, path, replace=replace))
+    logs: list[Log] = []
+    unusable: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for operation, connects in wanted(named, backends, isolation) if not (given or render_only) else ():
+            place = Path(folder) / operation
+            library = load_library(operation)
+            for path in run_all(library, connects, place, quick, timed, isolation, logs, unusable):
+                click.echo(publish.add(output, path, replace=replace))
+    with steps("pages") as say:
+        entries = publish.render(output, pages=not no_pages, say=say)
+    click.echo(f"{output / 'latest.html'}: {plural(len(entries), 'report')}")
+    return 0 if render_only or given else exit_code(logs, unusable if backends else [])
+
+
+def wanted(named: Sequence[str], backends: Sequence[str], isolation: Isolation) -> Iterable[tuple[str, Sequence[str]]]:
+    """The operations that are run, with the backends that serve them."""
+    from conformance.backends.embedded import names
+    from conformance.commands.run import operations_wanted, served_by
+    from conformance.library.operations import load_operation
+
+    served = {text: served_by(text, isolation) for text in dict.fromkeys(backends)}
+    operations = [load_operation(name).operation for name in named] or operations_wanted(served, (), None)
+    for operation in operations:
+        serving = [text for text in served if operation in served[text] or named]
+        yield operation, serving or names(operation)
+
+
+def run_all(
+    library: Library,
+    connects: Sequence[str],
+    folder: Path,
+    quick: bool,
+    timed: Sequence[str],
+    isolation: Isolation,
+    logs: list[Log],
+    unusable: list[str],
+) -> list[Path]:
+    """Run backends on an operation, and time those that are to be; gives the logs as files in a folder.
+
+    `logs` and `unusable` get what came out, and what could not be run.
+    """
     from dataclasses import replace
 
-    from conformance.backends.embedded import names, usual_readings
+    from conformance.backends.embedded import usual_readings
     from conformance.backends.protocol import Unsupported
-    from conformance.commands.run import exit_code, run_one
-    from conformance.errors import BackendError, UsageError
-    from conformance.library.operations import DEFAULT, folder_of
-    from conformance.library.reading import load_library
+    from conformance.commands.run import run_one
+    from conformance.errors import BackendError
     from conformance.library.selection import select
     from conformance.record.expectations import find
     from conformance.record.verdict import FINE
-    from conformance.reporting import publish, table
+    from conformance.reporting import table
     from conformance.running.run import Plan
 
-    if timed and (render_only or given):
-        raise UsageError("--perf goes with backends that are run")
-    library = load_library(operation)
-    served = library.operation.operation
-    stray = [name for name in timed if name not in (backends or names(served))]
-    if stray:
-        raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
-    home = folder_of(served)
-    output = output or (Path("reports") if home == DEFAULT else Path("reports") / home)
-    filters = {"--quick": "yes"} if quick else {}
-    chosen = [] if render_only or given else list(backends or names(served))
-    cases = select(library, quick=quick)
-    logs, unusable = [], []
-    taken: set[Path] = set()
-    for path in given:
-        publish.add(output, path, taken)
-    with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(chosen):
-            followed = usual_readings(name, library.operation.operation)
-            plan = Plan(name, cases, complete=not quick, filters=filters, readings=followed)
-            plan = replace(plan, expectations=find(name, None, library, followed))
-            path = Path(folder) / f"{number}.jsonl"
-            try:
-                log = run_one(plan, library, path, isolation=isolation)
-            except (BackendError, Unsupported) as error:
-                unusable.append(f"{name}: {error}")
-                click.echo(f"not run, {name}: {error}", err=True)
-                continue
-            logs.append(log)
-            click.echo(f"{publish.add(output, path)}: {table.verdict_of(log)}")
-        conformant = {log.header.backend.connect: log for log in logs if table.verdict_of(log) in FINE}
-        for path in timed_logs(
-            library.operation, [name for name in timed if name in conformant], conformant, Path(folder)
-        ):
-            click.echo(f"{publish.add(output, path)}: timed")
-    entries = publish.render(output, library.operation)
-    click.echo(f"{output / 'index.html'}: {len(entries)} reports")
-    return 0 if render_only or given else exit_code(logs, unusable if backends else [])
+    operation = library.operation.operation
+    cases, filters = select(library, quick=quick), {"--quick": "yes"} if quick else {}
+    written: dict[str, Path] = {}
+    conformant: dict[str, Log] = {}
+    for number, name in enumerate(connects):
+        readings = usual_readings(name, operation)
+        plan = Plan(name, cases, complete=not quick, filters=filters, readings=readings)
+        plan = replace(plan, expectations=find(name, None, library, readings))
+        path = folder / f"{number}.jsonl"
+        try:
+            log = run_one(plan, library, path, isolation=isolation)
+        except (BackendError, Unsupported) as error:
+            unusable.append(f"{name}: {error}")
+            click.echo(f"not run, {name} on {operation}: {error}", err=True)
+            continue
+        click.echo(f"{name} on {operation}: {table.verdict_of(log)}")
+        logs.append(log)
+        written[name] = path
+        if table.verdict_of(log) in FINE:
+            conformant[name] = log
+    chosen = [name for name in timed if name in conformant]
+    paths = timed_logs(library.operation, chosen, conformant, folder / "timed")
+    return [*paths, *(path for name, path in written.items() if not paths or name not in chosen)]
 
 
 def timed_logs(operation: Operation, connects: list[str], logs: Mapping[str, Log], folder: Path) -> list[Path]:
     """The logs of these backends with all workloads timed on them, side by side, as files in a folder."""
-    if not connects:
+    from conformance.timing.workloads import has_workloads
+
+    if not connects or not has_workloads(operation):
         return []
     from conformance.commands.perf import side_by_side
     from conformance.timing.perf import limited_to

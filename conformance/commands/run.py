@@ -320,6 +320,7 @@ def run_one(
             more=backend.environment,
             on_result=advance,
             explain=partial(explanations, library, plan, backend) if explain else None,
+            rounding=partial(rounding, library, backend) if plan.filters.keys() <= {"--quick"} else None,
             earlier=earlier,
         )
 
@@ -336,6 +337,20 @@ def explanations(library: Library, plan: Plan, running: Running, outcomes: Seque
 
     with steps("looking for the mistake") as advance, once_more(running.setup, running.backend, failures) as backend:
         return texts(explain(library, backend, running.info, outcomes, advance=advance))
+
+
+def rounding(library: Library, running: Running) -> str:
+    """Where the backend rounds to the element type; empty where that cannot be told."""
+    if running.recording or running.setup is None:
+        return ""
+    from conformance.faults.rounding import rounding_of
+    from conformance.running.cases import once_more
+
+    try:
+        with once_more(running.setup, running.backend, ()) as backend:
+            return rounding_of(library, backend, running.info)
+    except (BackendError, Unsupported):
+        return ""
 
 
 def _until_failure(plan: Plan, results: Iterator[Outcome]) -> Iterator[Outcome]:

@@ -20,7 +20,8 @@ class Entry:
     `says` is one sentence: what a fault does wrong, or what a variant does in its own way. `clauses` are those that a
     fault breaks, `reports` the public threads (repository#number) in which it or a close relative was seen,
     `element_types` those in which it can show. `reading` names the choice of the contract ("name=choice") under which
-    the fault would be right. `topic` is the module it is written in.
+    the fault would be right. `rounding` says of a variant that stands for a family of rounding where it rounds to the
+    element type. `topic` is the module it is written in.
     """
 
     kind: Kind
@@ -32,6 +33,7 @@ class Entry:
     reports: tuple[str, ...] = ()
     element_types: tuple[str, ...] = ELEMENT_TYPES
     reading: str = ""
+    rounding: str = ""
 
     @property
     def connect(self) -> str:
@@ -59,9 +61,9 @@ class Shelf:
             reading=reading,
         )
 
-    def variant(self, id: str, says: str) -> Callable[[Implementation], Implementation]:
+    def variant(self, id: str, says: str, *, rounding: str = "") -> Callable[[Implementation], Implementation]:
         """Register a conforming implementation."""
-        return self._register("variant", id, says)
+        return self._register("variant", id, says, rounding=rounding)
 
     def _register(self, kind: Kind, id: str, says: str, **fields: Any) -> Callable[[Implementation], Implementation]:
         def register(implementation: Implementation) -> Implementation:

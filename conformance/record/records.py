@@ -133,7 +133,8 @@ class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", omit
     """Last line: counts by status, verdicts, the verdict on the backend, and how far that was expected.
 
     `judged` counts the cases that came to a verdict, `left_out` says what the backend does not do, `unjudged` names the
-    clauses for which nothing was judged. `digest` is the SHA-256 of all lines, this one without it included.
+    clauses for which nothing was judged. `rounding` is where the backend rounds to the element type, as far as the bits
+    of some calls told. `digest` is the SHA-256 of all lines, this one without it included.
     """
 
     counts: dict[str, int]
@@ -144,6 +145,7 @@ class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", omit
     judged: int | None = None
     left_out: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
+    rounding: str = ""
     digest: str = ""
 
 

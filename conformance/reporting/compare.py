@@ -153,6 +153,48 @@ TITLES = {
 }
 
 
+@dataclass(frozen=True)
+class Table:
+    """A part of a comparison: rows of text under heads."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    widths: tuple[int | None, ...] | None = None  # of columns, in characters, where text is folded
+
+
+def tables(old: Log, new: Log, result: Comparison, labels: Sequence[str] = (), limit: int = 12) -> list[Table]:
+    """The comparison as tables: what was run, what became of cases, what moved; alike failures or changes in a row."""
+    first, second = labels or ("old", "new")
+    runs = (
+        ("backend", *(log.header.backend.connect for log in (old, new))),
+        ("version", *(log.header.backend.version for log in (old, new))),
+        ("suite", *(log.header.suite for log in (old, new))),
+        ("contract", *(str(log.header.contract) for log in (old, new))),
+        ("library", *(log.header.library for log in (old, new))),
+        ("started", *(log.header.started for log in (old, new))),
+        ("cases run", f"{len(old.results):,}", f"{len(new.results):,}"),
+        ("verdict", verdict_of(old), verdict_of(new)),
+    )
+    found = [Table(("", line(first), line(second)), runs)]
+    listed = tuple(
+        (title, f"{len(ids):,}", _such_as(ids), says)
+        for name, title in TITLES.items()
+        for says, ids in _alike(old, new, getattr(result, name), limit)
+    )
+    if listed:
+        found.append(Table(("", "cases", "such as", "now"), listed, (None, None, None, 70)))
+    if result.moved:
+        moved = tuple((clause, f"{a:.3f}", f"{b:.3f}") for clause, (a, b) in result.moved.items())
+        found.append(Table(("error / bound", "was", "is"), moved))
+    if result.timings:
+        times = tuple(
+            (t.workload, _time(t.old, t.old_interval), _time(t.new, t.new_interval), f"{t.new / t.old:.3g}", t.says)
+            for t in result.timings
+        )
+        found.append(Table(("time", "was", "is", "ratio", ""), times))
+    return found
+
+
 def render(
     old: Log,
     new: Log,
@@ -164,42 +206,16 @@ def render(
 ) -> str:
     """The comparison as text tables or, with format `github`, as Markdown; what failed or changed alike is one line."""
     old, new = presentable(old), presentable(new)
-    first, second = labels or ("old", "new")
     safe: Callable[[str], str] = escaped if format == "github" else str
-    rows: list[list[object]] = [
-        ["backend", *(safe(log.header.backend.connect) for log in (old, new))],
-        ["version", *(safe(log.header.backend.version) for log in (old, new))],
-        ["library", *(safe(log.header.library) for log in (old, new))],
-        ["started", *(safe(log.header.started) for log in (old, new))],
-        ["cases run", f"{len(old.results):,}", f"{len(new.results):,}"],
-        ["verdict", verdict_of(old), verdict_of(new)],
-    ]
-    parts = [tabulate(rows, ["", safe(line(first)), safe(line(second))], tablefmt=format, disable_numparse=True)]
-    listed = [
-        [title, f"{len(ids):,}", safe(_such_as(ids)), safe(says)]
-        for name, title in TITLES.items()
-        for says, ids in _alike(old, new, getattr(result, name), limit)
-    ]
-    if listed:
-        widths = [None, None, None, 70] if format == "simple" else None
-        heads = ["", "cases", "such as", "now"]
-        parts.append(tabulate(listed, heads, tablefmt=format, maxcolwidths=widths, disable_numparse=True))
-    if result.moved:
-        moved = [[clause, f"{a:.3f}", f"{b:.3f}"] for clause, (a, b) in result.moved.items()]
-        parts.append(tabulate(moved, ["error / bound", "was", "is"], tablefmt=format, disable_numparse=True))
-    if result.timings:
-        times = [
-            [t.workload, _time(t.old, t.old_interval), _time(t.new, t.new_interval), f"{t.new / t.old:.3g}", t.says]
-            for t in result.timings
-        ]
-        parts.append(tabulate(times, ["time", "was", "is", "ratio", ""], tablefmt=format, disable_numparse=True))
+    parts = []
+    for one in tables(old, new, result, labels, limit):
+        rows = [[safe(text) for text in row] for row in one.rows]
+        heads = [safe(text) for text in one.heads]
+        widths = list(one.widths) if one.widths and format == "simple" else None
+        parts.append(tabulate(rows, heads, tablefmt=format, maxcolwidths=widths, disable_numparse=True))
     if result.untimed:
         parts.append(safe(result.untimed))
-    if not listed and not result.moved:
-        parts.append("No case and no number differs.")
-    else:
-        parts.append(summary(result))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, summary(result)])
 
 
 def summary(result: Comparison) -> str:
@@ -209,6 +225,8 @@ def summary(result: Comparison) -> str:
         for name, title in TITLES.items()
         if (ids := getattr(result, name)) and name != "still_failing"
     ]
+    if not any(getattr(result, name) for name in TITLES) and not result.moved:
+        return "No case and no number differs."
     lost = f"; {plural(len(result.lost), 'case')} that passed {'is' if len(result.lost) == 1 else 'are'} gone"
     word = "Worse" if result.worse else "Not worse"
     return f"{word}: {', '.join(counts) or 'no case differs'}{lost * bool(result.lost)}."

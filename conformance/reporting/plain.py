@@ -58,6 +58,8 @@ def presentable(log: Log) -> Log:
     footer = log.footer
     if footer and footer.expectations:
         footer = msgspec.structs.replace(footer, expectations=_each(footer.expectations, line))
+    if footer and footer.rounding:
+        footer = msgspec.structs.replace(footer, rounding=line(footer.rounding, NAME))
     perf = tuple(_each(record, line) for record in log.perf)
     return msgspec.structs.replace(log, header=header, results=results, cases=cases, footer=footer, perf=perf)
 

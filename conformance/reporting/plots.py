@@ -1,4 +1,4 @@
-"""Pictures of a report as inline SVG: room below the error bound, latency by tokens, ratios.
+"""Pictures of a report as inline SVG: room below the error bound, latency by tokens.
 
 Every function gives a whole `<svg>` with title and description. Widths are for a telephone; larger screens scale them.
 """
@@ -35,16 +35,6 @@ class Point:
     seconds: float
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar: what it is, its length, and the text at its end."""
-
-    title: str
-    value: float
-    text: str
-    series: int = 0
 
 
 def headroom(clause: str, rooms: Sequence[Room]) -> Markup:
@@ -118,31 +108,6 @@ def latency(title: str, series: Mapping[str, Sequence[Point]], copy: Sequence[Po
             parts.append(_mark(index, at, y(point.seconds)))
         said.append(name + ": " + ", ".join(f"{tokens_text(p.tokens)} {duration(p.seconds)}" for p in ordered))
     return _svg(height, f"Time of a call by new tokens, {title}", "; ".join(said), parts)
-
-
-def bars(title: str, groups: Mapping[str, Sequence[Bar]], *, mark: float | None = None) -> Markup:
-    """Horizontal bars from zero in named groups, with a line at `mark`."""
-    row, head, top = 30, 22, 4
-    rows = [bar for group in groups.values() for bar in group]
-    height = top + row * len(rows) + head * len(groups) + 6
-    longest = max([bar.value for bar in rows] + ([mark] if mark else []))
-    scale = (WIDTH - 12) / longest if longest > 0 else 0.0
-    parts = []
-    if mark is not None:
-        at = round(6 + mark * scale, 1)
-        parts.append(f'<line class="bound" x1="{at}" x2="{at}" y1="{top}" y2="{height - 4}"/>')
-    y = top
-    for name, group in groups.items():
-        parts.append(f'<text class="group" x="6" y="{y + 15}">{escape(_cut(name, 44))}</text>')
-        y += head
-        for bar in group:
-            width = max(round(bar.value * scale, 1), 1)
-            parts.append(f'<text x="6" y="{y + 11}">{escape(_cut(bar.title, 38))}</text>')
-            parts.append(f'<text x="{WIDTH - 6}" y="{y + 11}" text-anchor="end">{escape(bar.text)}</text>')
-            parts.append(f'<rect class="bar s{bar.series % 5}" x="6" y="{y + 15}" width="{width}" height="9"/>')
-            y += row
-    said = (f"{name}, {bar.title}: {bar.text}" for name, group in groups.items() for bar in group)
-    return _svg(height, title, "; ".join(said), parts)
 
 
 def key(titles: Sequence[str]) -> Markup:

@@ -13,9 +13,11 @@ from conformance.record.log import Log, count
 from conformance.record.verdict import Standing, is_whole, standing
 from conformance.reporting import timings
 from conformance.reporting.groups import SHOWN, SHOWN_GROUPS, WRONG, failures, groups, overview
+from conformance.reporting.origin import origin_of
 from conformance.reporting.plain import line, presentable
 from conformance.reporting.repeating import excerpt, operation_option, reading_options, repeat, repeat_of, size
 from conformance.spec.operation import Operation
+from conformance.spec.types import ELEMENT_TYPES
 
 __all__ = [
     "SHOWN",
@@ -32,10 +34,11 @@ __all__ = [
 
 SHOWN_SURPRISES = 12
 LEFT_OUT = 6  # reasons that are printed
+WIDE = 120  # columns of a terminal
 GOOD = ("pass", "quality-warning")
 CELLS = (
-    "A cell counts the cases that cite a clause of the group, and of those that fail the ones in which it is the "
-    "clause that broke; then the largest error / bound among them."
+    "A cell counts the cases that cite a clause of the group, and of those that fail the ones in which it is\n"
+    "the clause that broke; then the largest error / bound among them."
 )
 
 
@@ -60,6 +63,21 @@ def headroom(outcomes: Sequence[Outcome], group: str = "") -> float | None:
     """Largest error / bound among passing outcomes, of the clauses of a group or of all; None without numbers."""
     ratios = [r for o in outcomes for clause, r in used(o).items() if not group or group_of(clause) == group]
     return max(ratios, default=None)
+
+
+def headroom_by_type(log: Log) -> dict[str, float]:
+    """Largest error / bound among passing outcomes, by element type."""
+    found: dict[str, float] = {}
+    for outcome in log.outcomes:
+        kind = log.cases[outcome.case].case.element_type
+        for ratio in used(outcome).values():
+            found[kind] = max(found.get(kind, 0.0), ratio)
+    return {name: found[name] for name in ELEMENT_TYPES if name in found}
+
+
+def rounding(log: Log) -> str:
+    """Where the backend rounds to the element type, as the run told it; empty where it could not."""
+    return log.footer.rounding if log.footer else ""
 
 
 def used(outcome: Outcome) -> Mapping[str, float]:
@@ -135,7 +153,26 @@ def expectation_lines(log: Log) -> Iterator[str]:
 
 
 def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple") -> str:
-    """Clause groups by backends: cases passed, failed, unsupported, and the headroom where numbers are bounded."""
+    """Clause groups by backends: cases passed, failed, unsupported, and the headroom where numbers are bounded.
+
+    As text, in as many tables one below the other as it takes to fit into a terminal.
+    """
+    heads, rows = ["clauses", *titles(logs)], _rows(logs, operation)
+    parts = _abreast([heads, *rows]) if format == "simple" else [range(len(logs) + 1)]
+    tables = [
+        tabulate(
+            [[row[column] for column in part] for row in rows],
+            [heads[column] for column in part],
+            tablefmt=format,
+            disable_numparse=True,
+            stralign="left",
+        )
+        for part in parts
+    ]
+    return "\n\n".join(tables)
+
+
+def _rows(logs: Sequence[Log], operation: Operation) -> list[list[str]]:
     rows = []
     for group, says in operation.groups.items():
         row = [f"{group}  {says}"]
@@ -150,11 +187,33 @@ def matrix(logs: Sequence[Log], operation: Operation, *, format: str = "simple")
     rows.append(["all cases", *(cell(count(log.outcomes)) for log in logs)])
     rows.append(["verdicts", *(f"{sum(o.verdicts for o in log.outcomes):,}" for log in logs)])
     rows.append(["seconds", *(f"{sum(o.seconds for o in log.outcomes):.1f}" for log in logs)])
-    if any(log.header.readings for log in logs):
-        rows.append(["readings", *(readings(log) or "-" for log in logs)])
+    by_type = [headroom_by_type(log) for log in logs]
+    for name in ELEMENT_TYPES:
+        if any(name in one for one in by_type):
+            shares = (f"{one[name]:.2f}" if name in one else "-" for one in by_type)
+            rows.append([f"error / bound, {name}", *shares])
+    for name, texts in (
+        ("rounds to its type", [rounding(log) for log in logs]),
+        ("readings", [readings(log) for log in logs]),
+        ("code", [origin_of(log).word for log in logs]),
+    ):
+        if any(texts) and (name != "code" or len(set(texts)) > 1):
+            rows.append([name, *(text or "-" for text in texts)])
     rows.append(["", *(verdict_of(log) for log in logs)])
-    heads = ["clauses", *titles(logs)]
-    return tabulate(rows, heads, tablefmt=format, disable_numparse=True, stralign="left")
+    return rows
+
+
+def _abreast(rows: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Columns in groups that fit into a terminal, each with the first one."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    groups: list[list[int]] = []
+    for column in range(1, len(widths)):
+        wide = widths[0] + sum(2 + widths[one] for one in (*groups[-1][1:], column)) if groups else WIDE + 1
+        if wide > WIDE:
+            groups.append([0, column])
+        else:
+            groups[-1].append(column)
+    return groups
 
 
 def report(logs: Sequence[Log], operation: Operation, *, full: int = SHOWN_GROUPS, next_command: bool = False) -> str:

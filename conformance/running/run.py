@@ -115,14 +115,15 @@ def execute(
     more: Mapping[str, str] | None = None,
     on_result: Callable[[Outcome], None] | None = None,
     explain: Callable[[Sequence[Outcome]], Mapping[str, str]] | None = None,
+    rounding: Callable[[], str] | None = None,
     earlier: Log | None = None,
 ) -> Log:
     """Write results to a log as they come, and give the log back. An interruption leaves a log without footer.
 
     Its `path` is that of the file written, which has another name where `path` was taken, and is empty where there is
     none. A log that cannot be written any further ends nothing: `problem` of the log says why. `explain` says of
-    all outcomes what the failures look like, by case. `earlier` is what an interrupted run left in the same file; the
-    results are those of the other cases of the plan.
+    all outcomes what the failures look like, by case, and `rounding` where the backend rounds to the element type.
+    `earlier` is what an interrupted run left in the same file; the results are those of the other cases of the plan.
     """
     cases = {case.id: case for case in plan.cases}
     started = time.perf_counter()
@@ -147,8 +148,9 @@ def execute(
             for name, text in explain(every).items() if explain else ():
                 result_records[name] = ResultRecord(result_records[name].outcome, text)
                 writer.write(result_records[name])
+            rounds = rounding() if rounding else ""
         except KeyboardInterrupt:
-            pass
+            rounds = ""
         done = [record.outcome for record in result_records.values()]
         if len(done) == len(cases):
             assessment = assess(plan.expectations, done) if plan.expectations else None
@@ -163,6 +165,7 @@ def execute(
                 judged=standing.judged,
                 left_out=standing.left_out,
                 unjudged=standing.unjudged,
+                rounding=rounds,
             )
             writer.write(ending)
             footer = ending

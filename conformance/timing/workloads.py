@@ -55,6 +55,12 @@ class Workload:
     size: int = 0  # what the time of a series is held against: its tokens, or what `growth` names
 
 
+def has_workloads(operation: Operation) -> bool:
+    """Whether anything of an operation is timed by itself."""
+    where, name = located(operation.operation)
+    return (where / name / FILE).is_file()
+
+
 def load_workloads(operation: Operation, root: Path | None = None) -> tuple[Workload, ...]:
     """All workloads of an operation, in the order of the file. Raises `LibraryError` with the place of a problem."""
     where, name = located(operation.operation, root)

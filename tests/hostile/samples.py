@@ -432,7 +432,7 @@ def logs() -> Iterator[Sample]:
             ("compare", "b.jsonl", "a.jsonl"),
             ("repro", "a.jsonl", "by-hand/blk-none-completed"),
             ("run", "-b", "replay:a.jsonl"),
-            ("publish", "-o", "out", "--log", "a.jsonl"),
+            ("publish", "-o", "out", "a.jsonl"),
         ):
             yield Sample(f"log/{verb[0]}-{name}", verb, (2, 3), make)
 

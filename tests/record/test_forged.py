@@ -24,7 +24,7 @@ VERBS = (
     ("report", "{log}", "--format", "badge"),
     ("compare", "{log}", "{log}"),
     ("perf", "-b", "mine", "--conformance", "{log}"),
-    ("publish", "--log", "{log}", "-o", "{folder}"),
+    ("publish", "{log}", "-o", "{folder}"),
     ("repro", "{log}", "{case}"),
     ("promote", "{log}", "{case}", "--to", "{folder}/x.yaml"),
     ("shrink", "{log}", "{case}"),

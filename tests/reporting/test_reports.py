@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
@@ -16,7 +15,7 @@ from logs import FROZEN, interrupted, made, mixed, outcome, part, passing, timed
 from conformance.errors import UsageError
 from conformance.library.reading import Library
 from conformance.record.log import read_log
-from conformance.reporting import badge, html, plots, publish, table
+from conformance.reporting import badge, html, plots, table
 from conformance.reporting.compare import compare, render
 from conformance.reporting.junit import junit
 from conformance.reporting.markdown import markdown
@@ -342,7 +341,10 @@ class TestPage:
         assert "alert(1)" in text
 
     def test_what_is_unsupported_is_told_with_the_reason(self, operation, bad):
-        assert re.search(r"mine<td>f16<td>2<td>mine takes f32 only", html.page([bad], operation))
+        assert re.search(
+            r'mine<td data-head="what">f16<td data-head="cases">2<td data-head="reason">mine takes f32 only',
+            html.page([bad], operation),
+        )
 
     def test_pictures(self, operation, few, good):
         turns = ["fail", "pass"] * len(few.cases)
@@ -354,9 +356,7 @@ class TestPage:
             label.startswith("Largest error over bound, ROT-1") and "failed at 1.75e+06" in label for label in labels
         )
         assert any(label.startswith("Time of a call by new tokens") and "16 Ki 1.64 ms" in label for label in labels)
-        assert any(
-            label.startswith("Time over that of the first backend") and "0.25 faster" in label for label in labels
-        )
+        assert not any("…" in label for label in labels)
 
     def test_a_clause_that_only_a_log_knows_is_shown(self, operation, few):
         case = msgspec.structs.replace(few.cases[0], clauses=("OLD-7",))
@@ -376,6 +376,75 @@ class TestSize:
         page = html.page([made(library, outcomes, connect=f"openvino-backend-{i}") for i in range(5)], operation)
         assert len(page.encode()) < 1_000_000
         assert "more are marked in the list of cases" in page
+
+
+class TestPerformance:
+    """A row a workload: what is slow is seen by its colour, and no text lies under a line."""
+
+    def page(self, operation, few, *times):
+        logs = []
+        for number, seconds in enumerate(times):
+            log = timed(passing(few, connect=f"mine-{number}"))
+            record = log.perf[0]
+            numbers = {**record.numbers, "fast_s": seconds, "backend": f"mine-{number}"}
+            logs.append(msgspec.structs.replace(log, perf=(msgspec.structs.replace(record, numbers=numbers),)))
+        return html.page(logs, operation)
+
+    def test_a_workload_is_one_row_with_a_cell_for_every_backend(self, operation, few):
+        text = self.page(operation, few, 1e-4, 3e-4, 2e-3)
+        assert text.count('<th scope="row">prefill[L=1024]') == 1 + 3
+        cells = re.findall(r'<td class="(h\d)" data-head="(mine-\d)"[^>]*><b>([^<]*)</b> ([^<]*)<', text)
+        assert cells == [
+            ("h0", "mine-0", "100 µs", "1 x"), ("h3", "mine-1", "300 µs", "3 x"), ("h5", "mine-2", "2 ms", "20 x"),
+        ]  # fmt: skip
+
+    def test_a_part_that_is_timed_alone_is_not_the_fastest_backend(self, operation, few):
+        log = timed(passing(few, connect="mine"))
+        part = {**log.perf[0].numbers, "fast_s": 1e-6, "backend": "mine, kernel alone"}
+        whole = {**log.perf[0].numbers, "fast_s": 1e-4, "backend": "mine"}
+        records = tuple(msgspec.structs.replace(log.perf[0], numbers=numbers) for numbers in (part, whole))
+        text = html.page([msgspec.structs.replace(log, perf=records)], operation)
+        assert re.search(r'<td data-head="mine, kernel alone"[^>]*><b>1 µs</b> 0.01 x', text)
+        assert re.search(r'<td class="h0" data-head="mine"[^>]*><b>100 µs</b> 1 x', text)
+
+
+class TestRounding:
+    """Where a backend rounds, as its run told it, and what is used of the bounds in each type."""
+
+    def test_is_a_row_in_every_view(self, operation, few, good):
+        footer = msgspec.structs.replace(good.footer, rounding="after <every> step")
+        log = msgspec.structs.replace(good, footer=footer)
+        assert re.search(r"^rounds to its type +after <every> step", table.report([log], operation), re.MULTILINE)
+        assert "after &lt;every&gt; step" in html.page([log], operation)
+        assert "after <every> step" not in html.page([log], operation)
+        assert "rounds to its type" not in table.report([good], operation)
+
+    def test_headroom_is_told_by_type(self, operation, library):
+        cases = [next(case for case in library.cases if case.element_type == name) for name in ("f32", "f16", "bf16")]
+        used = dict(zip([case.id for case in cases], (0.25, 0.5, 0.75), strict=True))
+        log = made(
+            Library(operation, tuple(cases), 3),
+            [outcome(c, headroom={"ROT-1": used[c.id]}) for c in cases],
+            connect="a",
+        )
+        text = table.report([log], operation)
+        for name, share in (("f32", "0.25"), ("f16", "0.50"), ("bf16", "0.75")):
+            assert re.search(rf"^error / bound, {name} +{share}$", text, re.MULTILINE), text
+        assert 'largest error / bound, bf16<td data-head="a">0.75' in html.page([log], operation)
+
+    def test_whose_code_it_is_is_told_where_that_differs(self, operation, few):
+        logs = [passing(few, connect="torch"), passing(few, connect="mlx-vlm")]
+        assert re.search(r"^code +foreign +foreign", table.report([logs[1], logs[1]], operation), re.MULTILINE) is None
+        assert re.search(r"^code +composed +foreign", table.report(logs, operation), re.MULTILINE)
+
+
+def test_a_matrix_that_is_too_wide_for_a_terminal_is_several(operation, few):
+    logs = [passing(few, connect=f"a-backend-of-a-long-name-{number}") for number in range(7)]
+    text = table.matrix(logs, operation)
+    assert max(map(len, text.splitlines())) <= table.WIDE
+    assert text.count("all cases") > 1
+    assert all(f"name-{number}" in text for number in range(7))
+    assert table.matrix(logs, operation, format="github").count("all cases") == 1
 
 
 class TestPlots:
@@ -401,58 +470,3 @@ class TestPlots:
         xs = [float(e.get(k)) for e in svg.iter() for k in ("x", "x1", "x2", "cx") if e.get(k)]
         assert min(xs) >= 0
         assert max(xs) <= plots.WIDTH
-
-
-class TestPublish:
-    @pytest.fixture
-    def root(self, few, operation, tmp_path):
-        passing(few, tmp_path / "a.jsonl", connect="numpy", version="1.0")
-        passing(few, tmp_path / "b.jsonl", connect="numpy", version="2.0 on x")
-        passing(few, tmp_path / "c.jsonl", connect="torch", complete=False, filters={"--quick": "yes"})
-        root = tmp_path / "reports"
-        for name in "abc":
-            publish.add(root, tmp_path / f"{name}.jsonl")
-        publish.render(root, operation)
-        return root
-
-    def test_files(self, root):
-        files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-        version = {"log.jsonl.gz", "report.html", "badge.svg", "badge.json"}
-        assert files == {
-            "index.html", "latest.html", "README.md", "numpy/history.html",
-            *(f"numpy/1.0/{name}" for name in version),
-            *(f"numpy/2.0_on_x/{name}" for name in version),
-            "torch/1.0/log.jsonl.gz", "torch/1.0/report.html",
-        }  # fmt: skip
-
-    def test_every_link_of_the_index_leads_to_a_file(self, root):
-        from urllib.parse import unquote
-
-        page = Reader((root / "index.html").read_text())
-        assert len(page.links) == 1 + 2 * 4 + 2
-        assert all((root / unquote(href)).is_file() for href in page.links)
-        links = re.findall(r"\]\(([^)]*)\)", (root / "README.md").read_text())
-        assert links
-        assert all((root / href).is_file() for href in links)
-
-    def test_says_version_cpu_and_library(self, root, few):
-        text = (root / "README.md").read_text()
-        log = read_log(root / "numpy" / "1.0" / publish.LOG)
-        assert few.digest in text
-        assert "2.0 on x" in text
-        assert log.header.environment["cpu"] in text
-
-    def test_the_newest_version_stands_for_a_backend(self, root, operation):
-        text = (root / "latest.html").read_text()
-        assert "INCOMPLETE" in text
-        assert len(re.findall("<li><strong>", text)) == 2
-
-    def test_folders_of_this_machine_are_left_out(self, few, operation, tmp_path):
-        here = str(Path.cwd())
-        made(few, [outcome(few.cases[0], "error", detail=f"File {here}/x.py")], tmp_path / "d.jsonl", complete=False)
-        log = read_log(publish.add(tmp_path / "reports", tmp_path / "d.jsonl"))
-        assert log.outcomes[0].detail == "File ./x.py"
-
-    def test_nothing_to_publish_is_said(self, operation, tmp_path):
-        with pytest.raises(UsageError, match="holds no published log"):
-            publish.render(tmp_path, operation)

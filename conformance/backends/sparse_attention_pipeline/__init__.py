@@ -10,15 +10,24 @@ OPERATION = "SparseAttentionPipeline"
 
 BACKENDS: Mapping[str, Embedded] = {
     "numpy": Embedded("chains", "numpy", "the three references, one after the other"),
-    "openvino-graph": Embedded("chains", "openvino_graph", "three graphs of standard OpenVINO operations", "device"),
+    "openvino-graph": Embedded(
+        "chains", "openvino_graph", "three graphs of standard OpenVINO operations", "device", origin="composed"
+    ),
     "openvino-python-op": Embedded("chains", "openvino_python_op", "three OpenVINO custom operations in Python"),
     "openvino-cpu-op": Embedded("chains", "openvino_cpu_op", "three OpenVINO custom operations in C++"),
     "openvino-native": Embedded("chains", "openvino_native", "OpenVINO's own operations", "device"),
     "transformers": Embedded(
-        "transformers_model", "TransformersModel", "the published model's own attention layer", "mode", extra="peers"
+        "transformers_model",
+        "TransformersModel",
+        "the published model's own attention layer",
+        "mode",
+        extra="peers",
+        readings={"ties": "free"},  # it takes what torch.topk gives
     ),
-    "torch": Embedded("chains", "torch", "eager PyTorch, three operations", extra="peers"),
-    "onnxruntime": Embedded("chains", "onnxruntime", "three graphs of standard ONNX operators", extra="peers"),
+    "torch": Embedded("chains", "torch", "eager PyTorch, three operations", extra="peers", origin="composed"),
+    "onnxruntime": Embedded(
+        "chains", "onnxruntime", "three graphs of standard ONNX operators", extra="peers", origin="composed"
+    ),
     "nemo-automodel": Embedded(
         "chains",
         "nemo_automodel",

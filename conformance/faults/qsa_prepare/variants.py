@@ -69,30 +69,42 @@ def to(values: Array, T: Type) -> Array:
 # Families of rounding
 
 
-@variant("round-once", "f32 throughout, rounded once at the end.")
+@variant("round-once", "f32 throughout, rounded once at the end.", rounding="once, at the end")
 class RoundOnce(SinglePrecision):
     pass
 
 
-@variant("round-every-step", "Rounded to T after the mean, the norm, and every product and sum of the rotation.")
+@variant(
+    "round-every-step",
+    "Rounded to T after the mean, the norm, and every product and sum of the rotation.",
+    rounding="after every step",
+)
 class RoundEveryStep(SinglePrecision):
     def step(self, name: str, values: Array, T: Type) -> Array:
         return to(values, T)
 
 
-@variant("round-mean-and-norm", "Rounded to T after the mean and the norm; the rotation is in f32.")
+@variant(
+    "round-mean-and-norm",
+    "Rounded to T after the mean and the norm; the rotation is in f32.",
+    rounding="after mean and norm; rotation in f32",
+)
 class RoundMeanAndNorm(SinglePrecision):
     def step(self, name: str, values: Array, T: Type) -> Array:
         return to(values, T) if name in ("mean", "norm") else values
 
 
-@variant("round-mean", "Rounded to T after the mean, and once at the end.")
+@variant("round-mean", "Rounded to T after the mean, and once at the end.", rounding="after the mean")
 class RoundMean(SinglePrecision):
     def step(self, name: str, values: Array, T: Type) -> Array:
         return to(values, T) if name == "mean" else values
 
 
-@variant("round-before-weight", "Rounded to T before the multiplication by the weight, and after every step.")
+@variant(
+    "round-before-weight",
+    "Rounded to T before the multiplication by the weight, and after every step.",
+    rounding="after every step, and before the weight",
+)
 class RoundBeforeWeight(RoundEveryStep):
     def scaled(self, m: Array, inverse: Array, weight: Array, T: Type) -> Array:
         result: Array = to(m * inverse, T) * weight

@@ -103,7 +103,11 @@ class Rounded(SinglePrecision):
 # Orders and formulas
 
 
-@variant("float64", "Everything in float64, rounded once at the end.")
+@variant(
+    "float64",
+    "Everything in float64, rounded once at the end.",
+    rounding="once, at the end",
+)
 class Float64(SparseAttention):
     pass
 
@@ -301,27 +305,47 @@ class ScaleInT(Rounded):
     steps = ("scale",)
 
 
-@variant("query-in-t", "The scaled query is rounded to T.")
+@variant(
+    "query-in-t",
+    "The scaled query is rounded to T.",
+    rounding="the scaled query",
+)
 class QueryInT(Rounded, ScaledQuery):
     steps = ("scale", "query")
 
 
-@variant("logits-in-t", "Logits are rounded to T before and after the scale.")
+@variant(
+    "logits-in-t",
+    "Logits are rounded to T before and after the scale.",
+    rounding="logits, before and after the scale",
+)
 class LogitsInT(Rounded):
     steps = ("scale", "dot", "logit")
 
 
-@variant("weights-in-t", "Weights are rounded to T before they are normalized, the sum is of the rounded ones.")
+@variant(
+    "weights-in-t",
+    "Weights are rounded to T before they are normalized, the sum is of the rounded ones.",
+    rounding="weights, before they are normalized",
+)
 class WeightsInT(Rounded):
     steps = ("weight",)
 
 
-@variant("weights-in-t-normalized", "Weights are rounded to T after they were normalized.")
+@variant(
+    "weights-in-t-normalized",
+    "Weights are rounded to T after they were normalized.",
+    rounding="weights, normalized",
+)
 class NormalizedInT(Rounded, NormalizedFirst):
     steps = ("weight",)
 
 
-@variant("eager", "As in eager PyTorch: logits in T twice, softmax in f32, weights in T.")
+@variant(
+    "eager",
+    "As in eager PyTorch: logits in T twice, softmax in f32, weights in T.",
+    rounding="logits and normalized weights, as in eager code",
+)
 class Eager(Rounded, NormalizedFirst):
     steps = ("scale", "dot", "logit", "weight")
 
@@ -336,7 +360,11 @@ class PartialsInT(Rounded):
         return top, total, (result / share[:, None]).astype(T).astype(F32) * total[:, None]
 
 
-@variant("flash-in-t", "Online softmax in tiles of 8 to base 2, with the scaled query and the weights in T.")
+@variant(
+    "flash-in-t",
+    "Online softmax in tiles of 8 to base 2, with the scaled query and the weights in T.",
+    rounding="the scaled query and the weights",
+)
 class FlashInT(Rounded, ScaledQuery, BaseTwo):
     steps, tile = ("query", "weight"), 8
 

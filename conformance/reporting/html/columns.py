@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from conformance.record.log import Log, count
 from conformance.reporting import groups, table
+from conformance.reporting.origin import origin_of
 from conformance.spec.operation import Operation
 
 SIGNS = {"pass": "✓", "quality-warning": "≈", "fail": "✗", "error": "‼", "unsupported": "○", "not-run": "·"}
+# The sign of a verdict, and the class by which a page shows it.
+VERDICTS = {
+    "CONFORMANT": ("✓", "good"),
+    "PARTIAL": ("◐", "part"),
+    "NOT CONFORMANT": ("✗", "bad"),
+    "INCOMPLETE": ("…", "warn"),
+}
 CAUSES = 12  # of the failures of a backend, above the matrix
 
 
@@ -25,6 +33,7 @@ class Column:
     remarks: tuple[str, ...]  # why it is not the whole truth
     overview: str = ""  # groups of clauses that fail and that pass
     causes: tuple[groups.Group, ...] = ()  # of failures
+    origin: str = ""  # whose code it is
 
 
 def column(index: int, log: Log, title: str, operation: Operation) -> Column:
@@ -38,6 +47,7 @@ def column(index: int, log: Log, title: str, operation: Operation) -> Column:
         tuple(remarks(log)),
         groups.overview(log, operation),
         tuple(groups.groups(log)[:CAUSES]),
+        origin_of(log).word,
     )
 
 

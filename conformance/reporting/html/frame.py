@@ -10,12 +10,12 @@ import jinja2
 from conformance.record.log import Log
 from conformance.reporting import plots, table
 from conformance.reporting.html.cases import Described, topics
-from conformance.reporting.html.columns import SIGNS, column
+from conformance.reporting.html.columns import SIGNS, VERDICTS, column
 from conformance.reporting.html.described import facts
 from conformance.reporting.html.environment import environment, unsupported
 from conformance.reporting.html.failures import failures
 from conformance.reporting.html.headroom import rooms
-from conformance.reporting.html.matrix import clause_groups
+from conformance.reporting.html.matrix import clause_groups, facts_of
 from conformance.reporting.html.performance import HEADS, performance
 from conformance.reporting.plain import presentable
 from conformance.spec.operation import Operation
@@ -29,30 +29,41 @@ ROOM = ((120, 600, True), (60, 300, True), (30, 100, True), (30, 100, False), (1
 @cache
 def templates() -> jinja2.Environment:
     """The templates of this package, escaping everything."""
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("conformance.reporting"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    made.globals["VERDICTS"] = VERDICTS
+    return made
 
 
-def page(logs: Sequence[Log], operation: Operation) -> str:
-    """The whole page over one or more logs. Fewer failures are drilled down into when it would grow too large."""
+def page(logs: Sequence[Log], operation: Operation, *, home: str = "", largest: int | None = LARGEST) -> str:
+    """The whole page over one or more logs. Fewer failures are drilled down into when it would exceed `largest` bytes.
+
+    `home` is the address of the page over all operations, where there is one.
+    """
     text = ""
     logs = [presentable(log) for log in logs]
     cases = {name: record.case for log in reversed(logs) for name, record in log.cases.items() if name in log.results}
     described = {name: facts(case, operation) for name, case in cases.items()}
     for details, lines, apart in ROOM:
-        text = _page(logs, operation, described, details // len(logs), lines // len(logs), apart)
-        if len(text.encode()) <= LARGEST:
+        text = _page(logs, operation, described, details // len(logs), lines // len(logs), apart, home)
+        if largest is None or len(text.encode()) <= largest:
             break
     return text
 
 
 def _page(
-    logs: Sequence[Log], operation: Operation, described: Described, details: int, lines: int, apart: bool
+    logs: Sequence[Log],
+    operation: Operation,
+    described: Described,
+    details: int,
+    lines: int,
+    apart: bool,
+    home: str,
 ) -> str:
     columns = [
         column(index, log, title, operation)
@@ -76,5 +87,7 @@ def _page(
             signs=SIGNS,
             key=plots.key([c.title for c in columns]),
             heads=HEADS,
+            facts=facts_of(columns),
+            home=home,
         )
     )

@@ -12,6 +12,7 @@ from conformance.reporting import table
 from conformance.reporting.documents import GROUNDS
 from conformance.reporting.html.columns import Column
 from conformance.spec.operation import Clause, Operation
+from conformance.spec.types import ELEMENT_TYPES
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,21 @@ def clause_groups(columns: Sequence[Column], operation: Operation) -> list[Claus
         )
         groups.setdefault(clause.group, []).append(row)
     return [ClauseGroup(id, operation.groups.get(id, ""), tuple(rows)) for id, rows in groups.items() if rows]
+
+
+def facts_of(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
+    """Rows above the clauses: whose code it is, where it rounds, the share of the bounds used in each element type."""
+    shares = [table.headroom_by_type(c.log) for c in columns]
+    rows = [
+        ("code", [c.origin for c in columns]),
+        ("rounds to its type", [table.rounding(c.log) for c in columns]),
+        ("readings", [table.readings(c.log) for c in columns]),
+    ]
+    rows += [
+        (f"largest error / bound, {name}", [f"{one[name]:.2f}" if name in one else "" for one in shares])
+        for name in ELEMENT_TYPES
+    ]
+    return [(name, [text or "-" for text in texts]) for name, texts in rows if any(texts)]
 
 
 def _by_clause(log: Log) -> dict[str, list[Outcome]]:

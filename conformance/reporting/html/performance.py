@@ -3,46 +3,97 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from conformance.record.log import PerfRecord
+from conformance.record.log import Log, PerfRecord
 from conformance.reporting import plots
 from conformance.reporting.html.columns import Column
 
 
 @dataclass(frozen=True)
-class Performance:
-    """Timed workloads: pictures, and the numbers behind them."""
+class Heat:
+    """A workload on a backend: its time, how many times that of the fastest it is, and the share of a plain copy."""
 
+    time: str = ""
+    factor: str = ""
+    share: str = ""
+    level: int = -1  # 0 the fastest, up to LEVELS; below 0 without a colour
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Performance:
+    """Timed workloads: a row each with a cell for every backend, pictures, and the numbers behind them."""
+
+    names: tuple[str, ...] = ()
+    heat: tuple[tuple[str, tuple[Heat, ...]], ...] = ()
     latency: tuple[tuple[str, Markup], ...] = ()
-    ratios: Markup | None = None
-    shares: Markup | None = None
     key: Markup | None = None
     rows: tuple[tuple[str, ...], ...] = ()
 
 
 HEADS = (
-    "workload", "backend", "tokens", "sequences", "type", "block", "median", "interval", "moved", "of a copy", "ratio",
+    "workload", "backend", "tokens", "sequences", "type", "block", "time", "interval", "moved", "of a copy", "ratio",
     "peak", "growth", "",
 )  # fmt: skip
+LEVELS = (1.1, 1.5, 2.5, 5.0, 10.0)  # times the fastest, up to which a colour goes
 
 
 def performance(columns: Sequence[Column]) -> Performance | None:
     """All perf records, None when there is none. A record is of the backend it names, else of its log's."""
-    timed = [(column.title, record) for column in columns for record in column.log.perf]
+    return of_logs([(column.title, column.log) for column in columns])
+
+
+def of_logs(logs: Sequence[tuple[str, Log]]) -> Performance | None:
+    """The perf records of logs under their titles, None when there is none."""
+    timed = [(title, record) for title, log in logs for record in log.perf]
     if not timed:
         return None
+    connects = {log.header.backend.connect for _, log in logs} | {title for title, _ in logs}
     names = list(dict.fromkeys(_backend(title, record) for title, record in timed))
     return Performance(
+        tuple(names),
+        tuple(_heat(timed, names, connects)),
         tuple(_latency(timed, names)),
-        _bars("Time over that of the first backend", timed, names, "ratio", 1.0),
-        _bars("Share of the copy's bandwidth", timed, names, "share", 1.0),
         plots.key(names),
         tuple(_numbers(title, record) for title, record in timed),
+    )
+
+
+def seconds(record: PerfRecord) -> float | None:
+    """The time of a call: of the fastest tenth, the median in logs of 0.1.0."""
+    return number(record, "fast_s") or number(record, "median_s")
+
+
+def _heat(
+    timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str], connects: Collection[str]
+) -> Iterator[tuple[str, tuple[Heat, ...]]]:
+    """A row a workload; the fastest is found among whole backends, not among parts of one that are timed alone."""
+    workloads: dict[str, dict[str, PerfRecord]] = {}
+    for title, record in timed:
+        workloads.setdefault(record.workload, {})[_backend(title, record)] = record
+    for workload, records in workloads.items():
+        times = [time for name, one in records.items() if name in connects and (time := seconds(one))]
+        best = min(times, default=None)
+        yield workload, tuple(_heated(records.get(name), best, name in connects) for name in names)
+
+
+def _heated(record: PerfRecord | None, best: float | None, whole: bool) -> Heat:
+    time = seconds(record) if record else None
+    if record is None or not time:
+        return Heat(says=record.says if record else "")
+    factor = time / best if best else 1.0
+    share = number(record, "share")
+    return Heat(
+        ("~" if record.numbers.get("busy") else "") + plots.duration(time),
+        f"{factor:.3g} x",
+        "" if share is None else f"{share:.2f} of a copy",
+        sum(factor > level for level in LEVELS) if whole else -1,
+        record.says,
     )
 
 
@@ -60,7 +111,7 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
     """One picture for all calls of a workload that differ in their tokens alone, where there are at least two."""
     kinds: dict[tuple[str, ...], list[tuple[str, PerfRecord]]] = defaultdict(list)
     for title, record in timed:
-        if (number(record, "tokens") or 0) > 0 and (number(record, "median_s") or 0) > 0:
+        if (number(record, "tokens") or 0) > 0 and seconds(record):
             which = ("sequences", "element_type", "block_size", "width")
             kind = (record.workload.partition("[")[0], *(_plain(record.numbers.get(name)) for name in which))
             kinds[kind].append((title, record))
@@ -68,8 +119,8 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
         series: dict[str, list[plots.Point]] = {name: [] for name in names}
         copy: dict[float, plots.Point] = {}
         for title, record in records:
-            tokens, median = number(record, "tokens") or 0.0, number(record, "median_s") or 0.0
-            point = plots.Point(tokens, median, number(record, "low_s"), number(record, "high_s"))
+            tokens, time = number(record, "tokens") or 0.0, seconds(record) or 0.0
+            point = plots.Point(tokens, time, number(record, "low_s"), number(record, "high_s"))
             series[_backend(title, record)].append(point)
             moved, speed = number(record, "bytes"), number(record, "copy_bytes_per_s")
             if moved and speed:
@@ -77,21 +128,6 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
         if len({point.tokens for points in series.values() for point in points}) > 1:
             title = f"{workload}: {sequences} sequences, {element_type}, blocks of {block_size}, width {width}"
             yield title, plots.latency(title, series, list(copy.values()))
-
-
-def _bars(
-    title: str, timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str], what: str, mark: float
-) -> Markup | None:
-    """A picture of one number, workload by workload; the first backend's ratio to itself is left out."""
-    groups: dict[str, list[plots.Bar]] = defaultdict(list)
-    for column, record in timed:
-        value, says = number(record, what), _plain(record.numbers.get("ratio_says"))
-        if value is None or value < 0 or (what == "ratio" and not says):
-            continue
-        backend = _backend(column, record)
-        text = f"{value:.3g} {says}" if what == "ratio" else f"{value:.3g}"
-        groups[record.workload].append(plots.Bar(backend, value, text, names.index(backend)))
-    return plots.bars(title, groups, mark=mark) if groups else None
 
 
 def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:
@@ -104,6 +140,7 @@ def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:
         return "" if value is None else plots.duration(value)
 
     tokens, low, high = number(record, "tokens"), time("low_s"), time("high_s")
+    taken = seconds(record)
     slope, least, most = shown("growth"), shown("growth_low"), shown("growth_high")
     return (
         record.workload,
@@ -112,7 +149,7 @@ def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:
         shown("sequences"),
         _plain(record.numbers.get("element_type")),
         shown("block_size"),
-        time("median_s"),
+        "" if taken is None else plots.duration(taken),
         f"{low} to {high}" if low and high else "",
         shown("bytes_per_s", " GB/s", 1e9),
         shown("share"),

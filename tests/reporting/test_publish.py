@@ -1,0 +1,302 @@
+"""Published reports: every log kept, every link live, a first screen that says who conforms, to what, since when."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+from logs import FROZEN, made, mixed, outcome, part, passing, reseal, timed
+
+from conformance.errors import UsageError
+from conformance.library.reading import Library, load_library
+from conformance.record.log import read_log
+from conformance.reporting import publish
+from conformance.reporting.origin import OWN, origin_of
+from conformance.reporting.publish import history, pages, store
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+@pytest.fixture(scope="module")
+def few():
+    return part(load_library())
+
+
+@pytest.fixture(scope="module")
+def other():
+    return part(load_library("sparse_attention"))
+
+
+def taking(library, seconds, status="pass", **more):
+    """Outcomes of a run of its own: no two runs take the same times."""
+    return [outcome(case, status, seconds=seconds, **more) for case in library.cases]
+
+
+def at(path, started, **more):
+    """Give a log another time, and other facts of its header."""
+    lines = path.read_text().splitlines(keepends=True)
+    head = json.loads(lines[0]) | {"started": started} | more
+    path.write_text(json.dumps(head, separators=(",", ":")) + "\n" + "".join(lines[1:]))
+    reseal(path)
+    return path
+
+
+@pytest.fixture
+def root(few, other, tmp_path):
+    """Three backends, two operations, two versions, a quick run, a failing one."""
+    own(tmp_path / "a.jsonl", few, taking(few, 0.1), connect="numpy", version="1.0")
+    own(tmp_path / "b.jsonl", few, taking(few, 0.2), connect="numpy", version="2.0 on x")
+    made(few, taking(few, 0.3), tmp_path / "c.jsonl", connect="torch", complete=False, filters={"--quick": "yes"})
+    mixed(few, tmp_path / "d.jsonl", connect="mlx-vlm:batch")
+    own(tmp_path / "e.jsonl", other, taking(other, 0.1, headroom={}), connect="numpy", version="2.0 on x")
+    at(tmp_path / "a.jsonl", "2026-01-02T03:04:05+00:00")
+    root = tmp_path / "reports"
+    for name in "abcde":
+        publish.add(root, tmp_path / f"{name}.jsonl")
+    publish.render(root)
+    return root
+
+
+def own(path, library, *arguments, **more):
+    """A log of a backend that names this project as its vendor."""
+    log = made(library, *arguments, path, **more)
+    backend = msgspec.to_builtins(msgspec.structs.replace(log.header.backend, vendor=OWN))
+    at(path, log.header.started, backend=backend)
+
+
+class Links(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        plain = dict(attributes)
+        self.links += [plain["href"]] if tag == "a" else []
+        self.ids += [plain["id"]] if plain.get("id") else []
+
+
+class TestFolder:
+    def test_files(self, root):
+        files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+        whole = {"log.jsonl.gz", "report.html", "badge.svg", "badge.json"}
+        assert files == {
+            "index.html", "latest.html", "README.md", "qsa_prepare/latest.html", "sparse_attention/latest.html",
+            *(f"qsa_prepare/{name}/changes.html" for name in ("numpy", "torch", "mlx-vlm_batch")),
+            *(f"qsa_prepare/{name}/history.jsonl" for name in ("numpy", "mlx-vlm_batch")),
+            *(f"sparse_attention/numpy/{name}" for name in ("changes.html", "history.jsonl")),
+            *(f"qsa_prepare/numpy/1.0/{name}" for name in whole),
+            *(f"qsa_prepare/numpy/2.0_on_x/{name}" for name in whole),
+            *(f"qsa_prepare/mlx-vlm_batch/1.0/{name}" for name in whole),
+            *(f"sparse_attention/numpy/2.0_on_x/{name}" for name in whole),
+            "qsa_prepare/torch/1.0/log.jsonl.gz", "qsa_prepare/torch/1.0/report.html",
+        }  # fmt: skip
+
+    def test_every_link_of_every_page_leads_somewhere(self, root):
+        pages = {path: Links(path.read_text()) for path in root.rglob("*.html")}
+        assert len(pages) > 10
+        for path, page in pages.items():
+            for href in page.links:
+                address, _, name = href.partition("#")
+                if not address.startswith("https:"):
+                    target = (path.parent / unquote(address)).resolve() if address else path.resolve()
+                    assert target.is_file(), f"{path}: {href}"
+                    if name:
+                        assert unquote(name) in Links(target.read_text()).ids, f"{path}: {href}"
+        text = (root / "README.md").read_text()
+        links = re.findall(r"\]\(([^)]*)\)", text)
+        assert len(links) > 10
+        assert all((root / href).is_file() for href in links)
+
+    def test_ids_are_unique(self, root):
+        for name in ("latest.html", "index.html"):
+            ids = Links((root / name).read_text()).ids
+            assert len(ids) == len(set(ids))
+
+    def test_pages_can_be_left_out(self, root):
+        for path in root.rglob("report.html"):
+            path.unlink()
+        publish.render(root, pages=False)
+        assert not list(root.rglob("report.html"))
+
+    def test_what_is_rendered_again_is_the_same(self, root):
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        publish.render(root)
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+class TestFirstScreen:
+    def test_says_who_conforms_to_what_since_when(self, root):
+        log = read_log(root / "qsa_prepare" / "numpy" / "2.0_on_x" / publish.LOG)
+        text = (root / "latest.html").read_text()
+        table = text[: text.index("</table>")]
+        assert origin_of(log).word == "this project"
+        assert re.findall(r"scope=\"rowgroup\"[^>]*>([\w ]+?) <", table) == ["foreign", "composed", "this project"]
+        assert table.index("mlx-vlm:batch") < table.index("torch") < table.index("numpy")
+        assert re.search(
+            r'class="bad" data-head="QSAPrepare"><a href="#[^"]*">✗ NOT CONFORMANT</a>.*4 of 10 fail', table
+        )
+        assert re.search(r">… INCOMPLETE<", table)
+        assert re.search(r">✓ CONFORMANT</a><br><span class=\"soft\">12 cases, <nobr>since 2026-01-02<", table)
+        assert re.findall(r'<th scope="col"><a href="#(\w+)">(\w+)', table) == [
+            ("qsa_prepare", "QSAPrepare"), ("sparse_attention", "SparseAttention"),
+        ]  # fmt: skip
+
+    def test_partial_says_what_was_left_out(self, root, few, tmp_path):
+        outcomes = taking(few, 0.4)
+        outcomes[0] = outcome(few.cases[0], "unsupported", reason="mine takes f32 only (https://example.org/1)")
+        made(few, outcomes, tmp_path / "p.jsonl", connect="onnxruntime")
+        publish.add(root, tmp_path / "p.jsonl")
+        publish.render(root)
+        assert "unsupported, 1 case: f16: mine takes f32 only</div>" in (root / "latest.html").read_text()
+        assert "mine takes f32 only" in (root / "README.md").read_text()
+
+    def test_a_newer_quick_run_does_not_take_the_place_of_a_whole_one(self, root, few, tmp_path):
+        made(few, taking(few, 0.5), tmp_path / "q.jsonl", connect="numpy", version="3.0", complete=False,
+             filters={"--quick": "yes"})  # fmt: skip
+        publish.add(root, tmp_path / "q.jsonl")
+        (one,) = [e for e in publish.current(publish.find(root)) if e.backend == "numpy" and "qsa" in e.folder]
+        assert one.log.header.backend.version == "2.0 on x"
+
+
+class TestAdding:
+    def logs(self, root):
+        return sorted(path.relative_to(root).as_posix() for path in root.rglob(publish.LOG))
+
+    def test_another_log_of_the_same_backend_and_version_is_kept_beside_the_first(self, root, few, tmp_path):
+        before = self.logs(root)
+        made(few, taking(few, 0.6), tmp_path / "x.jsonl", connect="numpy", version="1.0")
+        target = publish.add(root, tmp_path / "x.jsonl")
+        assert self.logs(root) == sorted([*before, target.relative_to(root).as_posix()])
+
+    def test_the_same_log_is_added_once(self, root, tmp_path):
+        before = self.logs(root)
+        publish.add(root, tmp_path / "b.jsonl")
+        assert self.logs(root) == before
+
+    def test_a_timed_log_of_the_same_run_takes_its_place_and_is_not_displaced_by_the_untimed(self, root, tmp_path):
+        log = read_log(tmp_path / "b.jsonl")
+        lines = (tmp_path / "b.jsonl").read_bytes().splitlines(keepends=True)
+        perf = [msgspec.json.encode(record) + b"\n" for record in timed(log).perf]
+        (tmp_path / "t.jsonl").write_bytes(b"".join([*lines[:-1], *perf, lines[-1]]))
+        reseal(tmp_path / "t.jsonl")
+        before = self.logs(root)
+        target = publish.add(root, tmp_path / "t.jsonl")
+        publish.add(root, tmp_path / "b.jsonl")
+        assert self.logs(root) == before
+        assert len(read_log(target).perf) == 3
+
+    def test_with_replace_an_earlier_log_goes_and_its_line_in_the_history_stays(self, root, few, tmp_path):
+        made(few, taking(few, 0.7, "fail"), tmp_path / "x.jsonl", connect="numpy", version="1.0")
+        before = self.logs(root)
+        target = publish.add(root, tmp_path / "x.jsonl", replace=True)
+        assert self.logs(root) == before
+        assert read_log(target).outcomes[0].status == "fail"
+        verdicts = [one.verdict for one in history.read(target.parent.parent)]
+        assert sorted(verdicts) == ["CONFORMANT", "CONFORMANT", "NOT CONFORMANT"]
+
+    def test_a_later_log_is_not_replaced(self, root, few, tmp_path):
+        made(few, taking(few, 0.7), tmp_path / "x.jsonl", connect="numpy", version="1.0")
+        at(tmp_path / "x.jsonl", "2025-01-01T00:00:00+00:00")
+        with pytest.raises(UsageError, match=r"is of a later run .2026-01-02.*, and is kept"):
+            publish.add(root, tmp_path / "x.jsonl", replace=True)
+
+    def test_backends_whose_names_give_one_file_name_do_not_share_a_folder(self, root, few, tmp_path):
+        made(few, taking(few, 0.8), tmp_path / "x.jsonl", connect="mlx-vlm/batch")
+        assert publish.add(root, tmp_path / "x.jsonl").parents[1].name == "mlx-vlm_batch_2"
+
+    def test_a_log_of_generated_cases_is_refused(self, root, few, tmp_path):
+        passing(few, tmp_path / "x.jsonl")
+        at(tmp_path / "x.jsonl", "2026-01-01T00:00:00+00:00", seed=7)
+        with pytest.raises(UsageError, match="is of generated cases"):
+            publish.add(root, tmp_path / "x.jsonl")
+
+    def test_folders_of_this_machine_are_left_out(self, few, tmp_path):
+        here = str(Path.cwd())
+        made(few, [outcome(few.cases[0], "error", detail=f"File {here}/x.py")], tmp_path / "d.jsonl", complete=False)
+        log = read_log(publish.add(tmp_path / "reports", tmp_path / "d.jsonl"))
+        assert log.outcomes[0].detail == "File ./x.py"
+
+    def test_nothing_to_publish_is_said(self, tmp_path):
+        with pytest.raises(UsageError, match="holds no published log"):
+            publish.render(tmp_path)
+
+    def test_a_page_that_is_too_large_is_refused(self, tmp_path):
+        with pytest.raises(UsageError, match="a published file may have"):
+            pages.write(tmp_path / "x.html", "x" * (store.LARGEST + 1))
+
+
+class TestHistory:
+    def test_a_log_of_the_first_schema_is_the_earlier_version(self, root, tmp_path):
+        target = publish.add(root, REPORTS / "qsa_prepare" / "numpy" / "0.1.0_on_NumPy_2.4.6" / publish.LOG)
+        publish.render(root)
+        text = (target.parents[1] / "changes.html").read_text()
+        assert "0.1.0 on NumPy 2.4.6, suite 0.1.0" in text, "compared with the logs before and after it"
+        assert "PARTIAL" not in text
+
+    def test_says_what_changed_from_one_log_to_the_next_and_by_which_command(self, few, tmp_path):
+        root = tmp_path / "reports"
+        less = Library(few.operation, few.cases[:-1], few.written)
+        for name, library, day in (("a", few, "2026-01-01"), ("b", less, "2026-02-01")):
+            made(library, taking(library, 0.1), tmp_path / f"{name}.jsonl", version=name)
+            publish.add(root, at(tmp_path / f"{name}.jsonl", f"{day}T00:00:00+00:00"))
+        publish.render(root)
+        text = (root / "qsa_prepare" / "mine" / "changes.html").read_text()
+        assert "Worse: 1 case gone; 1 case that passed is gone." in text
+        assert "qsa-conformance compare qsa_prepare/mine/a/log.jsonl.gz qsa_prepare/mine/b/log.jsonl.gz" in text
+        assert re.findall(r'<th scope="row">(2026-\d\d-\d\d)', text) == ["2026-02-01", "2026-01-01"]
+
+    def test_a_verdict_holds_since_it_was_first_given_under_this_contract(self, few, tmp_path):
+        root = tmp_path / "reports"
+        turns = (
+            ("2026-01-01", "fail", 2),
+            ("2026-02-01", "pass", 1),
+            ("2026-03-01", "pass", 2),
+            ("2026-04-01", "pass", 2),
+        )
+        for number, (day, status, contract) in enumerate(turns):
+            path = tmp_path / f"{number}.jsonl"
+            made(few, taking(few, 0.1 + number, status), path, version=str(number))
+            publish.add(root, at(path, f"{day}T00:00:00+00:00", contract=contract))
+        assert [one.since for one in publish.current(publish.find(root))] == ["2026-03-01"]
+
+
+class TestCommand:
+    def test_logs_and_folders_of_logs_of_several_operations_come_together(self, cli, few, other, tmp_path):
+        made(few, taking(few, 0.1), tmp_path / "logs" / "deep" / "a.jsonl", connect="numpy")
+        passing(other, tmp_path / "logs" / "b.jsonl", connect="numpy")
+        (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(FROZEN.read_bytes()))
+        code, out, err = cli("publish", tmp_path / "logs", tmp_path / "c.jsonl.gz", "-o", tmp_path / "r", "--no-pages")
+        assert code == 0, err
+        assert "3 reports" in out
+        assert len(list((tmp_path / "r").rglob(publish.LOG))) == 3
+        code, out, _ = cli("publish", "--render", "-o", tmp_path / "r")
+        assert code == 0
+        assert len(list((tmp_path / "r").rglob("report.html"))) == 3
+
+    def test_an_empty_folder_is_said(self, cli, tmp_path):
+        assert cli("publish", tmp_path, "-o", tmp_path / "r")[2].startswith(f"error: {tmp_path}: holds no log")
+
+    def test_logs_are_not_given_with_backends(self, cli, few, tmp_path):
+        passing(few, tmp_path / "a.jsonl")
+        code, _, err = cli("publish", tmp_path / "a.jsonl", "-b", "numpy", "-o", tmp_path / "r")
+        assert (code, "logs are added as they are" in err) == (2, True)
+
+    def test_a_backend_is_run_on_every_operation_it_serves(self, cli, tmp_path):
+        code, out, err = cli("publish", "-b", "numpy", "--quick", "-o", tmp_path / "r", "--no-pages")
+        assert code == 4, err
+        folders = {path.parent.parent.parent.name for path in (tmp_path / "r").rglob(publish.LOG)}
+        assert folders == {"qsa_prepare", "sparse_attention", "sparse_attention_indexer", "sparse_attention_pipeline"}
+        assert "4 reports" in out
+
+
+def test_the_published_logs_of_this_project_can_be_read():
+    found = publish.find(REPORTS)
+    assert 1 in {one.log.header.schema for one in found}, "those of version 0.1.0 stay"
+    assert all(one.standing.verdict in ("CONFORMANT", "PARTIAL", "NOT CONFORMANT") for one in found)
