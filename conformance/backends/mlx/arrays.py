@@ -10,6 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
+KEPT = 1 << 28  # bytes of freed memory that MLX may keep: it has a place for every size there was
+
 
 def mlx() -> Any:
     """MLX on the CPU, uncompiled: it would call a C++ compiler for every new shape. Raises `ImportError`."""
@@ -17,6 +19,7 @@ def mlx() -> Any:
 
     mx.set_default_device(mx.cpu)
     mx.disable_compile()
+    mx.set_cache_limit(KEPT)
     return mx
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformance.backends.mlx.arrays import array_of, mlx, mlx_of
+from conformance.backends.protocol import Unsupported
 from conformance.backends.qsa_prepare.peer import RAW, Peer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 URL = "https://github.com/Blaizzy/mlx-vlm/issues"
 MODES = ("row", "batch")
+MOST = 1 << 26  # elements of the raw keys that a sequence has had: its cache holds them all
 
 
 class MlxVlm(Peer):
@@ -66,7 +68,10 @@ class MlxVlm(Peer):
         self._tabled, self._observed = Tabled, Observed
 
     def compute(self, tokens: Tokens, epsilon: float, weight: Array, tables: Sequence[Tables]) -> Computed:
-        """Block keys of every sequence, and in "row" mode the raw keys that its cache keeps beyond them."""
+        """Block keys of every sequence, and in "row" mode the raw keys that its cache keeps beyond them.
+
+        Raises `Unsupported` for a past of more raw keys than fit into memory.
+        """
         if self._batch:
             return self._together(tokens, epsilon, weight, tables), None
         pairs = [self._alone(tokens, n, epsilon, weight, tables[n]) for n in range(tokens.N)]
@@ -92,6 +97,8 @@ class MlxVlm(Peer):
         done, waiting = int(tokens.complete[n]), int(tokens.waiting[n])
         if not len(new):  # the model is never called without a token
             return tokens.past(n), tokens.held(n)
+        if (done * r + waiting) * tokens.Di > MOST:
+            raise Unsupported("size", "mlx-vlm's cache holds the raw keys of all tokens, too many here", URL)
         cache = self._language.QSAKVCache()
         cache.offset = done * r + waiting
         if done:

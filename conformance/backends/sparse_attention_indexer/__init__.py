@@ -49,7 +49,6 @@ BACKENDS: Mapping[str, Embedded] = {
         "Rapid-MLX's own selection",
         extra="peers-mlx",
         origin="foreign",
-        # It takes what mlx.core.argpartition gives, and multiplies in the type of the keys.
-        readings={"ties": "free", "scores": "rounded"},
+        readings={"ties": "free"},  # it takes what mlx.core.argpartition gives
     ),
 }
