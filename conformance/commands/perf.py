@@ -18,7 +18,7 @@ from conformance.record.log import Log, LogWriter, PerfRecord, file_name, read_l
 from conformance.reporting.progress import steps
 from conformance.reporting.timings import timings
 from conformance.spec.operation import Operation
-from conformance.timing import perf
+from conformance.timing import contenders, perf, permitted, sampling
 from conformance.timing.workloads import Workload, bytes_to_move, choose, load_workloads
 
 SECONDS = 2.0  # for a workload, all backends together
@@ -78,13 +78,13 @@ def command(
         if log.header.backend.connect not in backends:
             raise UsageError(f"{log.path} is of {log.header.backend.connect}, which is not timed here")
     conformant: list[Log] = []
-    with perf.limited_to(threads) as count:
+    with sampling.limited_to(threads) as count:
         with steps("conformance") as say:
             for connect in backends:
                 say(connect)
                 try:
-                    conformant.append(perf.check_conformance(connect, library, given))
-                except perf.Refused as refused:
+                    conformant.append(permitted.check_conformance(connect, library, given))
+                except permitted.Refused as refused:
                     click.echo(str(refused), err=True)
                     return 1
         limits = perf.Limits(noise=noise_limit)
@@ -107,7 +107,7 @@ def side_by_side(
     limits: perf.Limits | None = None,
 ) -> tuple[list[PerfRecord], list[Path]]:
     """Time the workloads on backends whose complete logs are given; the records, and the logs that were written."""
-    found = perf.contenders(connects, threads, operation.operation)
+    found = contenders.contenders(connects, threads, operation.operation)
     try:
         bench = perf.Bench(
             operation,
@@ -115,7 +115,7 @@ def side_by_side(
             threads,
             seconds,
             limits or perf.Limits(),
-            copy=perf.copy_of([backend for backend, _ in found], threads),
+            copy=contenders.copy_of([backend for backend, _ in found], threads),
         )
         return timed(bench, chosen, conformant, output)
     finally:

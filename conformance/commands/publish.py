@@ -157,7 +157,7 @@ def timed_logs(operation: Operation, connects: list[str], logs: Mapping[str, Log
     if not connects or not has_workloads(operation):
         return []
     from conformance.commands.perf import side_by_side
-    from conformance.timing.perf import limited_to
+    from conformance.timing.sampling import limited_to
     from conformance.timing.workloads import load_workloads
 
     with limited_to(None) as threads:

@@ -14,7 +14,7 @@ import msgspec
 from conformance import __version__
 from conformance.backends.embedded import origin
 from conformance.backends.protocol import Backend, BackendInfo, close
-from conformance.judging.engine import Engine, Outcome
+from conformance.judging.engine import Engine, Outcome, Source
 from conformance.library.reading import Library
 from conformance.record.environment import environment
 from conformance.record.expectations import Expectations, assess
@@ -94,9 +94,11 @@ def full(operation: Operation) -> Full:
     )
 
 
-def outcomes(plan: Plan, library: Library, backend: Backend, info: BackendInfo) -> Iterator[Outcome]:
-    """Run the cases in this process, one after the other."""
-    engine = Engine(library.operation, backend, plan.readings, info)
+def outcomes(
+    plan: Plan, library: Library, backend: Backend, info: BackendInfo, source: Source | None = None
+) -> Iterator[Outcome]:
+    """Run the cases in this process, one after the other; `source` stands in for the usual one."""
+    engine = Engine(library.operation, backend, plan.readings, info, source=source)
     try:
         for case in plan.cases:
             yield run_case(engine, case)

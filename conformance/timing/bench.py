@@ -1,14 +1,13 @@
 """How fast the harness itself is, against its targets: ``python -m conformance.timing.bench [BACKEND...]``.
 
 Verdicts a second over the whole library, where the time goes, and how long `cases list` takes in a process of its own.
-A verdict is one judged output of one call. Parts are timed by wrapping the functions that do them; what a part spends
-in another part is the other's. A target that is missed makes the exit code 1. CPU seconds are those of all threads: on
-a busy machine they tell more than the clock.
+A verdict is one judged output of one call. The parts are the backend, the reference, the inputs ("data"), the log, and
+the engine with all its judging; what a part spends in another part is the other's. A target that is missed makes the
+exit code 1. CPU seconds are those of all threads: on a busy machine they tell more than the clock.
 """
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 import tempfile
@@ -25,12 +24,13 @@ from tabulate import tabulate
 from conformance.backends.connect import usable
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported, close
 from conformance.errors import BackendError
-from conformance.judging import judge
+from conformance.judging.calling import Inputs
+from conformance.judging.engine import Source
+from conformance.judging.outcome import Outcome
 from conformance.library.reading import Library, load_library
-from conformance.record.log import LogWriter
 from conformance.running.run import Plan, execute, outcomes
-from conformance.spec import inputs, streams
-from reference.qsa_prepare.bounds import Oracle
+from conformance.spec.case import Case
+from conformance.spec.operation import Operation, Reference
 
 STARTUP = 0.3  # seconds of `cases list`
 STARTS = 5
@@ -75,15 +75,6 @@ class Stopwatch:
             self.seconds[self._running[-1]] = self.seconds.get(self._running[-1], 0.0) + now - self._since
         self._since = now
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed as this part."""
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            with self.part(name):
-                return function(*arguments, **named)
-
-        return timed
-
 
 class TimedBackend:
     """A backend whose time is told apart from the harness's."""
@@ -121,36 +112,45 @@ class _TimedSession:
             self._session.close()
 
 
-# Methods and functions that do the parts. A function is replaced wherever a module of the harness has imported it.
-METHODS: tuple[tuple[type, str, str], ...] = (
-    (Oracle, "expect", "reference"),
-    (Oracle, "run", "reference"),
-    (LogWriter, "write", "log"),
-)
-FUNCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
-    (judge.judge, "judge"),
-    (judge.same_bits, "judge"),
-    (inputs.inputs_of, "data"),
-    (streams.call_inputs, "data"),
-)
+class TimedSource(Source):
+    """Where the engine takes inputs and the reference from, each a part of its own."""
+
+    def __init__(self, operation: Operation, readings: Mapping[str, str], watch: Stopwatch) -> None:
+        super().__init__(operation, readings)
+        self._watch = watch
+
+    def inputs(self, case: Case) -> Inputs:
+        """The ports of a case's single call, made in the part "data"."""
+        with self._watch.part("data"):
+            return super().inputs(case)
+
+    def oracle(self, case: Case) -> Reference:
+        """The reference for a case's attributes, which computes in the part "reference"."""
+        with self._watch.part("reference"):
+            return _TimedReference(super().oracle(case), self._watch)
 
 
-@contextmanager
-def watched(watch: Stopwatch) -> Iterator[None]:
-    """The parts of the harness, timed."""
-    importlib.import_module("conformance.judging.relations")  # which the engine loads when it first needs it
-    places: list[tuple[Any, str, str]] = list(METHODS)
-    for function, part in FUNCTIONS:
-        for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "conformance"]:
-            places += [(module, name, part) for name, value in list(vars(module).items()) if value is function]
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    try:
-        for owner, name, part in places:
-            setattr(owner, name, watch.around(part, getattr(owner, name)))
-        yield
-    finally:
-        for owner, name, function in kept:
-            setattr(owner, name, function)
+class _TimedReference:
+    def __init__(self, reference: Reference, watch: Stopwatch) -> None:
+        self._reference, self._watch = reference, watch
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        with self._watch.part("reference"):
+            return self._reference.run(inputs)
+
+    def expect(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        with self._watch.part("reference"):
+            return self._reference.expect(inputs)
+
+
+def engaged(results: Iterator[Outcome], watch: Stopwatch) -> Iterator[Outcome]:
+    """The outcomes, each made in the part "engine"; what is done with one goes to the part that asks for it."""
+    while True:
+        with watch.part("engine"):
+            outcome = next(results, None)
+        if outcome is None:
+            return
+        yield outcome
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,9 @@ def measure(connect: str, library: Library, clock: Callable[[], float] = time.pe
     watch = Stopwatch(clock)
     plan = Plan(connect, library.cases, True)
     begin = time.process_time()
-    with tempfile.TemporaryDirectory() as folder, watched(watch), watch.part("engine"):
-        results = outcomes(plan, library, TimedBackend(backend, watch), info)
+    source = TimedSource(library.operation, {}, watch)
+    with tempfile.TemporaryDirectory() as folder, watch.part("log"):
+        results = engaged(outcomes(plan, library, TimedBackend(backend, watch), info, source), watch)
         log = execute(plan, library, info, results, Path(folder) / "log.jsonl")
     verdicts = log.footer.verdicts if log.footer else 0
     cpu = time.process_time() - begin

@@ -19,15 +19,12 @@ from conformance.backends.protocol import Unsupported
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
 from conformance.errors import LibraryError, UsageError
-from conformance.judging import engine, judge
 from conformance.library.operations import cases_root, load_operation, operations
 from conformance.record.log import PerfRecord, read_log
 from conformance.reporting.timings import timings
 from conformance.running.run import Plan, execute, outcomes
-from conformance.spec import inputs
-from conformance.timing import bench, perf, workloads
+from conformance.timing import bench, contenders, perf, permitted, sampling, workloads
 from conformance.timing import statistics as samples
-from reference.qsa_prepare.bounds import Oracle
 
 FAKES = str(Path(__file__).parents[1] / "fakes.py")
 
@@ -254,7 +251,7 @@ def worker(clock, name, seconds, done):
 class TestTurns:
     def test_targets_take_turns(self):
         clock, done = Clock(), []
-        found = perf.interleaved([worker(clock, n, [0.01], done) for n in "ABC"], 0.2, clock)
+        found = sampling.interleaved([worker(clock, n, [0.01], done) for n in "ABC"], 0.2, clock)
         warming = 2 * 3  # one call to warm up and one to calibrate
         assert "".join(done[warming:]) == "AABBCC" * 8  # before every sample a call that is not counted
         assert [len(times) for times in found] == [8, 8, 8]
@@ -262,24 +259,24 @@ class TestTurns:
 
     def test_short_calls_are_repeated_within_a_sample(self):
         clock, done = Clock(), []
-        found = perf.interleaved([worker(clock, "A", [1e-5], done), worker(clock, "B", [0.01], done)], 0.2, clock)
+        found = sampling.interleaved([worker(clock, "A", [1e-5], done), worker(clock, "B", [0.01], done)], 0.2, clock)
         runs = [len(list(run)) for name, run in itertools.groupby(done) if name == "A"][1:]
         assert set(runs) == {101}
         assert all(time == pytest.approx(1e-5) for time in found[0])
 
     def test_the_budget_is_used(self):
         clock, done = Clock(), []
-        (times,) = perf.interleaved([worker(clock, "A", [0.01], done)], 1.0, clock)
+        (times,) = sampling.interleaved([worker(clock, "A", [0.01], done)], 1.0, clock)
         assert len(times) == 50
 
     def test_slow_calls_get_few_rounds(self):
         clock, done = Clock(), []
-        (times,) = perf.interleaved([worker(clock, "A", [50.0], done)], 1.0, clock)
-        assert len(times) == perf.FEW_ROUNDS
+        (times,) = sampling.interleaved([worker(clock, "A", [50.0], done)], 1.0, clock)
+        assert len(times) == sampling.FEW_ROUNDS
 
     def test_copies_are_copies(self):
         source = np.arange(3 << 20, dtype=np.uint8).reshape(3, -1)
-        copier = perf.Copier(source, 2)
+        copier = contenders.Copier(source, 2)
         copier()
         assert copier.bytes == 2 * source.nbytes
         assert (np.concatenate([target for target, _ in copier._parts]) == source.reshape(-1)).all()
@@ -291,10 +288,10 @@ class TestTurns:
                 return lambda to, source: asked.append((threads, to.nbytes, source.nbytes))
 
         asked = []
-        copy = perf.copy_of([NumPyReference(), Copying()], 3)
-        perf.Copier(np.zeros((2, 5), np.float32), 3, copy)()
+        copy = contenders.copy_of([NumPyReference(), Copying()], 3)
+        contenders.Copier(np.zeros((2, 5), np.float32), 3, copy)()
         assert asked == [(3, 40, 40)]
-        assert perf.copy_of([NumPyReference()], 3) is None
+        assert contenders.copy_of([NumPyReference()], 3) is None
 
 
 @pytest.fixture
@@ -303,7 +300,7 @@ def told(library, timed):
 
     def tell(*times, copy=(1.0,) * 9, name="prefill[L=32768]", **limits):
         info = NumPyReference().describe()
-        entries = [perf.Contender(f"b{i}", f"b{i}", NumPyReference().prepare, info) for i in range(len(times))]
+        entries = [contenders.Contender(f"b{i}", f"b{i}", NumPyReference().prepare, info) for i in range(len(times))]
         one = perf.Bench(library.operation, entries, 2, 1.0, perf.Limits(**limits))
         workload = timed[name]
         results = [perf.Timed(entry, samples) for entry, samples in zip(entries, times, strict=True)]
@@ -386,7 +383,7 @@ def copying(clock):
 class TestBench:
     def contenders(self, clock):
         made = [Paced(clock, 1e-5), Paced(clock, 2e-5)]
-        return made, [perf.Contender(f"p{i}", f"p{i}", one.prepare, one.describe()) for i, one in enumerate(made)]
+        return made, [contenders.Contender(f"p{i}", f"p{i}", one.prepare, one.describe()) for i, one in enumerate(made)]
 
     def test_the_last_of_a_series_tells_its_growth(self, library, timed):
         clock = Clock()
@@ -431,9 +428,9 @@ class TestBench:
             workload.case, dims={**workload.case.dims, "L": 24}, streams=((10, 6, 8),), element_type="f32"
         )
         whole = workloads.inputs_of(case, library.operation)
-        session = NumPyReference().prepare(perf.config_of(case))
-        stream = perf.call_of(session, perf._calls(whole, case, library.operation), library.operation)()
-        single = perf.call_of(session, [whole], library.operation)()
+        session = NumPyReference().prepare(contenders.config_of(case))
+        stream = contenders.call_of(session, contenders.calls_of(whole, case, library.operation), library.operation)()
+        single = contenders.call_of(session, [whole], library.operation)()
         assert all((stream[name] == single[name]).all() for name in ("block_index_keys",))
 
     def test_a_table_for_every_workload(self):
@@ -458,8 +455,8 @@ class TestBench:
 
 class TestConformance:
     def test_who_is_not_conformant_is_refused(self, library):
-        with pytest.raises(perf.Refused, match="is not conformant"):
-            perf.check_conformance(f"py:{FAKES}:SlightlyOff", library)
+        with pytest.raises(permitted.Refused, match="is not conformant"):
+            permitted.check_conformance(f"py:{FAKES}:SlightlyOff", library)
 
     @pytest.fixture
     def logged(self, library):
@@ -472,20 +469,20 @@ class TestConformance:
 
     def test_a_log_of_a_complete_run_will_do(self, library, logged):
         log = logged()
-        assert perf.check_conformance("numpy", library, [log]) is log
+        assert permitted.check_conformance("numpy", library, [log]) is log
 
     def test_a_log_that_is_not_conformant_will_not(self, library, logged):
         off = f"py:{FAKES}:Raises"
-        with pytest.raises(perf.Refused, match="NOT CONFORMANT"):
-            perf.check_conformance(off, library, [logged(off)])
+        with pytest.raises(permitted.Refused, match="NOT CONFORMANT"):
+            permitted.check_conformance(off, library, [logged(off)])
 
     def test_a_log_of_a_part_or_of_another_library_tells_nothing(self, library, logged):
         with pytest.raises(UsageError, match="not of a complete run"):
-            perf.check_conformance("numpy", library, [logged(complete=False)])
+            permitted.check_conformance("numpy", library, [logged(complete=False)])
         other = logged()
         other = msgspec.structs.replace(other, header=msgspec.structs.replace(other.header, library="000000000000"))
         with pytest.raises(UsageError, match="another library"):
-            perf.check_conformance("numpy", library, [other])
+            permitted.check_conformance("numpy", library, [other])
 
 
 class TestCommand:
@@ -542,23 +539,19 @@ class TestHarnessBench:
         clock = Clock()
         watch = bench.Stopwatch(clock)
 
-        def inner():
-            clock.now += 2.0
-
-        timed = watch.around("inner", inner)
         with watch.part("outer"):
             clock.now += 1.0
-            timed()
-            timed()
+            for _ in range(2):
+                with watch.part("inner"):
+                    clock.now += 2.0
             clock.now += 0.5
         assert watch.seconds == {"outer": 1.5, "inner": 4.0}
 
-    def test_the_parts_are_put_back_and_counted(self, library):
-        before = {owner: dict(vars(owner)) for owner in (engine, judge, inputs, Oracle)}
+    def test_the_parts_are_counted(self, library):
         cases = tuple(case for case in library.cases if not case.refusal and not case.audits)[:3]
         result = bench.measure("numpy", type(library)(library.operation, cases, 3))
-        assert {owner: dict(vars(owner)) for owner in before} == before
-        assert {"backend", "reference", "judge", "data", "log", "engine"} <= result.parts.keys()
+        assert result.parts.keys() == {"backend", "reference", "data", "log", "engine"}
+        assert all(seconds > 0 for seconds in result.parts.values())
         assert result.verdicts > 0 and result.cases == 3
         assert sum(result.parts.values()) == pytest.approx(result.seconds)
 
