@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conformance.backends.plugin import wire
+from conformance.backends.plugin.schemas import schemas
 from conformance.record.log import read_log
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +68,7 @@ def test_a_plugin_conforms_in_all_types_and_features(example, request, tmp_path)
 
 
 @pytest.mark.parametrize("example", ["cpp", "python"])
-def test_a_plugin_has_good_manners(example, request):
+def test_a_plugin_has_follows_the_protocol(example, request):
     done = conformance("backend", "check", request.getfixturevalue(example))
     assert "17 checks: 17 ok, 0 note, 0 wrong" in done.stdout
     assert done.returncode == 0
@@ -93,7 +93,7 @@ def test_the_cpp_example_answers_anything_with_an_error(cpp, line):
     done = subprocess.run(cpp.removeprefix("cmd:"), input=line + b'\n{"id":2,"message":"bye"}\n', capture_output=True)
     assert done.returncode == 0
     first, last = map(json.loads, done.stdout.splitlines())
-    jsonschema.Draft202012Validator(wire.schemas()["answers/error.json"]).validate(first)
+    jsonschema.Draft202012Validator(schemas()["answers/error.json"]).validate(first)
     assert last == {"id": 2, "answer": "bye"}
 
 
@@ -144,7 +144,7 @@ def test_the_conversation_of_the_page_is_true(cpp):
     assert len(requests) == len(answers) == len(lines) / 2
     for request, answer in zip(map(json.loads, requests), answers, strict=True):
         for folder, kind, message in (("requests", "message", request), ("answers", "answer", answer)):
-            jsonschema.Draft202012Validator(wire.schemas()[f"{folder}/{message[kind]}.json"]).validate(message)
+            jsonschema.Draft202012Validator(schemas()[f"{folder}/{message[kind]}.json"]).validate(message)
     done = subprocess.run(cpp.removeprefix("cmd:"), input="\n".join(requests), capture_output=True, text=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == answers
 

@@ -20,6 +20,7 @@ from conformance.backends.plugin import subprocess as command
 from conformance.backends.plugin import wire
 from conformance.backends.plugin.check import check
 from conformance.backends.plugin.process import MIB, Child, Limits
+from conformance.backends.plugin.schemas import schemas
 from conformance.backends.plugin.subprocess import CommandBackend
 from conformance.backends.protocol import Rejected
 from conformance.errors import BackendError, Lost
@@ -130,8 +131,8 @@ MISBEHAVIOUR = {
     "allocates": "memory: takes more than 128 MiB",
     "floods_stdout": "output: writes an answer of more than 1 MiB",
     "floods_stderr": "output: prints more than 1 MiB",
-    "prints_to_stdout": "answers 'run' with a line that is no JSON: 'here I am'",
-    "cuts_its_answer": "answers 'run' with a line that is no JSON",
+    "prints_to_stdout": "answers 'run' with a line that is not JSON: 'here I am'",
+    "cuts_its_answer": "answers 'run' with a line that is not JSON",
     "stops_in_its_answer": "timeout: no answer within 0.4 s",
     "answers_late": "timeout: no answer within 0.4 s",
     "answers_twice": "writes more than one answer to 'run'",
@@ -205,7 +206,7 @@ def test_a_crash_in_company_is_not_blamed_on_the_case(backend, operation):
     ("line", "says"),
     [
         ("", "needs a command line"),
-        ("./x 'y", "is no command line: No closing quotation"),
+        ("./x 'y", "is not a command line: No closing quotation"),
         ("./there-is-no-such-program", "cannot be started: No such file or directory"),
         (line_of("says_nothing"), "cannot find libdevice.so"),
         (line_of("is_from_the_future"), "speaks version 2 of the protocol, this suite 1"),
@@ -290,8 +291,8 @@ def test_a_directory_that_a_killed_run_left_is_removed():
 
 def test_the_published_schemas_are_those_of_the_messages():
     published = {str(path.relative_to(SCHEMAS)): json.loads(path.read_text()) for path in SCHEMAS.rglob("*.json")}
-    assert published == json.loads(json.dumps(wire.schemas())), (
-        "run: python -m conformance.backends.plugin.wire docs/schemas/backend-protocol"
+    assert published == json.loads(json.dumps(schemas())), (
+        "run: python -m conformance.backends.plugin.schemas docs/schemas/backend-protocol"
     )
 
 
@@ -316,14 +317,14 @@ def test_all_that_is_said_keeps_to_the_schemas(operation, monkeypatch):
         for folder, key, line in (("requests", "message", request), ("answers", "answer", answer)):
             message = json.loads(line)
             seen.add(message[key])
-            schema = wire.schemas()[f"{folder}/{message[key]}.json"]
+            schema = schemas()[f"{folder}/{message[key]}.json"]
             jsonschema.Draft202012Validator(schema).validate(message)
     assert seen == {"hello", "prepare", "run", "release", "bye", "prepared", "done", "released", "rejected"}
 
 
-@pytest.mark.parametrize("name", wire.schemas())
+@pytest.mark.parametrize("name", schemas())
 def test_schemas_are_valid_and_able_to_refuse(name):
-    schema = wire.schemas()[name]
+    schema = schemas()[name]
     jsonschema.Draft202012Validator.check_schema(schema)
     assert list(jsonschema.Draft202012Validator(schema).iter_errors({"id": -1}))
 
@@ -359,7 +360,7 @@ def test_tensors_that_do_not_add_up_are_refused(tmp_path, tensor, says):
 # Manners
 
 
-def manners(name, library, limits=LIMITS, only=()):
+def checked(name, library, limits=LIMITS, only=()):
     return {finding.check: finding for finding in check(line_of(name).split(), limits, library, only=only)}
 
 
@@ -384,15 +385,15 @@ def manners(name, library, limits=LIMITS, only=()):
         ("outlives_its_input", "end of input", "could be left behind"),
     ],
 )
-def test_bad_manners_are_found_where_they_are(library, name, where, says):
-    findings = manners(name, library, only=("says hello", where))
+def test_what_breaks_the_protocol_is_found_where_it_does(library, name, where, says):
+    findings = checked(name, library, only=("says hello", where))
     assert {title: finding.status for title, finding in findings.items()} == {"says hello": "ok", where: "wrong"}
     assert says in findings[where].says
     assert bool(findings[where].printed) == (name in ("segfaults", "says_nothing"))
 
 
 def test_one_fault_is_one_finding(library):
-    wrong = [finding.check for finding in manners("keeps_sessions", library).values() if finding.status == "wrong"]
+    wrong = [finding.check for finding in checked("keeps_sessions", library).values() if finding.status == "wrong"]
     assert wrong == ["release"]
 
 
@@ -403,17 +404,17 @@ def test_what_could_be_better_is_noted(library):
         ("prepares_anything", "refused configuration", "which is to be rejected"),
         ("is_modest", "unsupported types", "better 'unsupported'"),
     ):
-        findings = manners(name, library, only=(where,))
+        findings = checked(name, library, only=(where,))
         assert (findings[where].status, says in findings[where].says) == ("note", True), findings[where]
 
 
 def test_a_late_answer_is_late(library):
-    findings = manners("answers_late", library, Limits(seconds=1.5))
+    findings = checked("answers_late", library, Limits(seconds=1.5))
     assert findings["answers calls"].says == "timeout: no answer within 1.5 s, instead of an answer to 'run'"
 
 
-def test_good_manners(library):
-    findings = manners("honest", library)
+def test_an_honest_plugin_passes_every_check(library):
+    findings = checked("honest", library)
     assert {finding.status for finding in findings.values()} == {"ok"}
     assert len(findings) == 17
 

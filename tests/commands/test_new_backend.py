@@ -97,7 +97,7 @@ def test_zeros_fail(cli, written, tmp_path):
     assert reasons and not any("shape" in reason or "type" in reason for reason in reasons)
 
 
-def test_it_passes_the_check_of_its_manners_but_for_calls(cli, written):
+def test_it_passes_every_check_but_for_calls(cli, written):
     path, _ = written("mine.py")
     code, out, _ = cli("backend", "check", f"py:{path}:Mine")
     assert (code, "does not compute anything yet" in out) == (1, True)

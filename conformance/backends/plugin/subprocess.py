@@ -51,7 +51,7 @@ class CommandBackend:
         try:
             self.command = shlex.split(command_line)
         except ValueError as error:
-            raise BackendError(f"'cmd:{command_line}' is no command line: {error}") from None
+            raise BackendError(f"'cmd:{command_line}' is not a command line: {error}") from None
         if not self.command:
             raise BackendError("'cmd:' needs a command line, as in cmd:./my-backend --fast")
         self.limits = limits or Limits()
@@ -235,7 +235,7 @@ class Plugin:
         self.described = answer
 
     def ask(self, request: wire.Request) -> wire.AnyAnswer:
-        """The answer to a request, whatever it says. Raises `Lost`, and `ProtocolError` for what is no answer to it."""
+        """The answer to a request, whatever it says. Raises `Lost`, or `ProtocolError` for anything but an answer."""
         kind = wire.tag(request)
         early = self.child.unasked()
         if early is not None:

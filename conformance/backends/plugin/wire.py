@@ -1,7 +1,7 @@
 """Messages of the plug-in protocol, version 1: one JSON object a line, requests in, answers out.
 
 The structs are the definition; the JSON Schemas under docs/schemas/backend-protocol are generated from them by
-`python -m conformance.backends.plugin.wire FOLDER`.
+`python -m conformance.backends.plugin.schemas FOLDER`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import errno
 import math
 import os
 import stat
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from conformance.backends.protocol import BackendInfo, OperationConfig
-from conformance.errors import plain
+from conformance.errors import article, plain
 from conformance.spec.types import dtype, name_of
 
 if TYPE_CHECKING:
@@ -212,13 +211,13 @@ def encode(message: Request | Answer) -> bytes:
 
 
 def decode_answer(line: bytes) -> AnyAnswer:
-    """Raises `ProtocolError` with a sentence for what is no answer."""
+    """Raises `ProtocolError` with a sentence for what is not an answer."""
     answer: AnyAnswer = _decoded(_answers, line, "answer", ANSWERS)
     return answer
 
 
 def decode_request(line: bytes) -> AnyRequest:
-    """Raises `ProtocolError` with a sentence for what is no request."""
+    """Raises `ProtocolError` with a sentence for what is not a request."""
     request: AnyRequest = _decoded(_requests, line, "request", REQUESTS)
     return request
 
@@ -238,9 +237,9 @@ def _decoded(decoder: msgspec.json.Decoder[Any], line: bytes, what: str, kinds: 
         text = str(error).replace("`", "'").replace("Object missing required", "there is no").replace("$.", "")
         text = text.replace("Object contains", "there is an")
         hint = f"; known: {', '.join(map(tag, kinds))}" if "Invalid value '" in text else ""
-        raise ProtocolError(f"what is no {what} of this protocol: {text}{hint}") from None
+        raise ProtocolError(f"something that is not {article(what)} of this protocol: {text}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ProtocolError(f"a line that is no JSON: {shown(line)}") from None
+        raise ProtocolError(f"a line that is not JSON: {shown(line)}") from None
 
 
 def shown(line: bytes) -> str:
@@ -370,38 +369,6 @@ def _word(value: float) -> Any:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-# Schemas
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """JSON Schemas (2020-12) by file name, one for every message in both directions."""
-    kinds: dict[str, Sequence[Kind]] = {"requests": REQUESTS, "answers": ANSWERS}
-    return {f"{folder}/{tag(kind)}.json": _schema(kind) for folder, messages in kinds.items() for kind in messages}
-
-
-def _schema(kind: Kind) -> dict[str, Any]:
-    (reference,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    own = definitions.pop(reference["$ref"].rpartition("/")[2])
-    if "Tensor" in definitions:
-        definitions["Tensor"]["oneOf"] = [{"required": ["data"]}, {"required": ["file"]}]
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **own}
-    return schema | ({"$defs": dict(definitions)} if definitions else {})
-
-
 def tag(message: Kind | Request | Answer) -> str:
     """What a kind of message is called in the protocol."""
     return str(message.__struct_config__.tag)
-
-
-def write_schemas(folder: Path) -> None:
-    """Write all schemas below a folder."""
-    for name, schema in schemas().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m conformance.backends.plugin.wire FOLDER")
-    write_schemas(Path(sys.argv[1]))
