@@ -6,8 +6,8 @@ from conformance.faults.qsa_prepare.planting import SHELF
 from conformance.faults.qsa_prepare.planting import Planted as backend  # noqa: N813  a function to the catalogue
 
 TOPICS = (
-    "blocks", "state", "pooling", "rotation", "batch", "shapes", "sizes", "numbers", "runtime", "layouts", "keeping",
-    "overlap", "admission", "checks", "variants", "orders",
+    "blocks", "state", "pooling", "normalization", "storing", "rotation", "rows", "batch", "shapes", "sizes", "numbers",
+    "runtime", "instances", "arrays", "layouts", "keeping", "overlap", "admission", "checks", "variants", "orders",
 )  # fmt: skip
 
 for topic in TOPICS:
