@@ -36,7 +36,7 @@ from reference.chosen import Chosen, Repeated
 from reference.expected import Expected
 from reference.parts import Fed, elements
 
-LINES = 60  # that a script has at most
+LINES = 66  # that a script has at most
 WRITTEN = 48  # elements that are written out
 ROWS = 4  # rows of choices that are judged when none is the worst
 JUDGED = 240  # elements of an output that are judged when there are more
@@ -276,25 +276,35 @@ class _Writer:
             f"got = {self.name}(**inputs, {_settings(call.config.attributes)})",
             AS_NAMED,
             "problems = [problem for name in due if (problem := wrong(name, got.get(name), *due[name]))]",
-            *self._choices(call),
+            *self._choices([call]),
             *([CHOSEN_WELL] if self.chooses else []),
             *VERDICT,
         ]
 
-    def _choices(self, call: Made) -> list[str]:
-        """Lines that judge the rows of choices: the worst one, or the first few."""
-        lines = []
-        for name, expected in self._expect(call).items():
-            for part in expected.parts:
-                if isinstance(part, Chosen):
-                    lines += [self._row(name, expected, part, unit) for unit in self._units(name, part)]
-        self.chooses = bool(lines)
-        if not lines:
+    def _choices(self, calls: Sequence[Made]) -> list[str]:
+        """Lines that judge rows of choices, of every call the worst one or the first few: a list for each call."""
+        rows = [self._rows(call) for call in calls]
+        self.chooses = any(rows)
+        if not self.chooses:
             return []
+        lines = [f"    {', '.join(one)}," for one in rows if one]
+        if len(rows) > 1:
+            lines = [f"    [{', '.join(one)}]," for one in rows]
         return [
             "choices = [  # output; place of the first entry; entries; scores; errors; is the smaller of equals due",
             *_together(["", *lines, ""], 3)[1:-1],
             "]",
+        ]
+
+    def _rows(self, call: Made) -> list[str]:
+        if call.refused or call.config.element_type != self.element_type:
+            return []
+        return [
+            self._row(name, expected, part, unit)
+            for name, expected in self._expect(call).items()
+            for part in expected.parts
+            if isinstance(part, Chosen)
+            for unit in self._units(name, part)
         ]
 
     def _units(self, name: str, part: Chosen) -> list[int]:
@@ -310,7 +320,7 @@ class _Writer:
         score, error, ties = part.ranking.scores(int(part.rows[unit]))
         start = np.ravel_multi_index((*(int(one[unit]) for one in part.index), 0), expected.shape)
         arrays = (_nested(a) if a.size <= WRITTEN else f"{self._packed(a)}.tolist()" for a in (score, error))
-        return f'    ("{name}", {start}, {int(part.count[unit])}, {", ".join(arrays)}, {ties}),'
+        return f'("{name}", {start}, {int(part.count[unit])}, {", ".join(arrays)}, {ties})'
 
     def several(self, calls: Sequence[Made]) -> tuple[list[str], list[str]]:
         """Calls one after the other: each is judged, and its bits are held against those of its equals before."""
@@ -356,7 +366,7 @@ class _Writer:
             "calls = [  # equals; attributes; inputs; outputs: shape, places, values, largest errors; places of bits",
             *_together(["", *lines, ""], CALLS // 2)[1:-1],
             "]",
-            *self._choices(calls[-1]),
+            *self._choices(calls),
             f'ports, problems, before, returned = "{ports}".split(), [], {{}}, []',
             f"for number, (equals, settings, places, due, held) in enumerate({every}, 1):",
             "    given = {name: arrays[i].copy() for name, i in zip(ports, places) if i is not None}",
@@ -365,7 +375,11 @@ class _Writer:
             "    changed = [n for n, x in given.items() if x.tobytes() != arrays[places[ports.index(n)]].tobytes()]",
             '    problems += [f"call {number} modifies its input {name}" for name in changed]',
             '    problems += [f"call {number}: {p}" for n in due if (p := wrong(n, got.get(n), *due[n]))]',
-            *([f"    if number == {len(calls)}: {CHOSEN_WELL}"] if self.chooses else []),
+            *(
+                [f"    {CHOSEN_WELL.replace('in choices', 'in choices[min(number, len(choices)) - 1]')}"]
+                if self.chooses
+                else []
+            ),
             "    bits = [] if problems else [seen(got[n], at) for n, at in held.items()]",
             "    if before.setdefault(equals, bits) != bits:",
             '        problems.append(f"call {number} gives other bits than its equal before")',
@@ -573,7 +587,7 @@ def _judged(expected: Expected, bound: Array) -> Array:
     judged = np.isfinite(bound).reshape(expected.shape)
     for part in expected.parts:
         if isinstance(part, Chosen):
-            judged[part.index] = np.arange(part.value.shape[1]) < part.count[:, None]
+            judged[part.index] |= np.arange(part.value.shape[1]) < part.count[:, None]
     return judged.ravel()
 
 

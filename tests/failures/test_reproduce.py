@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fakes import Honest, Jittery, ModifiesInputs, NeverRefuses, Raises, RefusesAsShape, ReusesOutputs
 
+from conformance.backends.connect import connect
 from conformance.backends.protocol import OperationConfig
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.errors import UsageError
@@ -25,6 +26,7 @@ from conformance.faults import catalogue
 from conformance.faults.layers import examples
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind
+from conformance.library.reading import load_library
 from conformance.record.log import CaseRecord, Log, ResultRecord
 from conformance.record.recorded import Recorded
 from conformance.running.run import Plan, header
@@ -178,15 +180,7 @@ def here(text: str, backend, case) -> tuple[int, str]:
         got = session.run(inputs)
         return {name: array.view(np.uint16) if array.dtype == BF16 else array for name, array in got.items()}
 
-    sys.modules["user_function"] = types.ModuleType("user_function")
-    sys.modules["user_function"].call = call
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        try:
-            exec(compile(text, "script", "exec"), {"__name__": "__main__"})
-        except SystemExit as end:
-            return int(end.code), printed.getvalue()
-    raise AssertionError("the script does not end itself")
+    return called(text, call)
 
 
 def find(cases, **wanted):
@@ -418,3 +412,68 @@ class TestCommand:
         code, _, err = cli("repro", log, case.id, "-o", tmp_path / "none" / "show.py")
         assert code == 2 and "cannot be written" in err
         assert cli("repro", log, "by-hand/unheard-of")[0] == 2
+
+
+class TestChoices:
+    """Scripts of an operation whose outputs are choices."""
+
+    @pytest.mark.parametrize(
+        ("fault", "id"),
+        [
+            ("I170", "selection/entries-after-the-count[r=1,Hs=1,element_type=f32]"),  # one that is no choice
+            ("I49", "separation/all-relations-of-other-numbers[element_type=f32,disabled=weights]"),
+        ],
+    )
+    def test_right_and_wrong(self, fault, id, recorded_choice):
+        text, call, right = recorded_choice(fault, id)
+        assert len(text.splitlines()) <= LINES
+        code, printed = called(text, right)
+        assert (code, printed) == (0, "right\n")
+        code, printed = called(text, call)
+        assert code == 1 and printed.startswith("wrong: "), printed
+
+
+@pytest.fixture
+def recorded_choice():
+    """The script of a case of the indexer on a fault, the fault as a function, and the reference as one."""
+    indexer = load_library("sparse_attention_indexer")
+
+    def record(fault, id):
+        entry = catalogue.find("fault", fault, indexer.operation.operation)
+        case, backend = indexer.find(id), catalogue.backend_of(entry)
+        info = backend.describe()
+        outcome = Engine(indexer.operation, backend, info=info).run(case)
+        assert outcome.status == "fail"
+        log = Log(
+            "a.jsonl",
+            header(Plan("py:mine.py:Mine", (case,), False), indexer, info),
+            {case.id: CaseRecord(outcome.digest, "", case)},
+            {case.id: ResultRecord(outcome)},
+            (),
+            None,
+        )
+        text = script(Recorded(log, case, outcome), indexer.operation, "user_function:call")
+
+        def function(backend):
+            def call(**given):
+                attributes = {name: given.pop(name) for name in case.attributes}
+                lengths = "i32" if given["key_length"].dtype == np.int32 else "i64"
+                disabled = frozenset() if "index_weights" in given else frozenset({"weights"})
+                config = OperationConfig(case.operation, attributes, case.element_type, lengths, disabled)
+                return backend.prepare(config).run(given)
+
+            return call
+
+        return text, function(backend), function(connect("numpy", operation=indexer.operation.operation))
+
+    return record
+
+
+def called(text, function):
+    """Exit code and output of a script in this process."""
+    sys.modules["user_function"] = types.ModuleType("user_function")
+    sys.modules["user_function"].call = function
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as end:
+        exec(compile(text, "script", "exec"), {"__name__": "__main__"})
+    return int(end.value.code), printed.getvalue()
