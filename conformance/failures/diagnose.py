@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from conformance.backends.protocol import BackendInfo
-from conformance.failures.explain import SMALL, Finding, explain
+from conformance.failures.explain import Finding, explain
 from conformance.failures.followed import followed_readings, small_cases
 from conformance.failures.suspects import Lab
-from conformance.faults.trial import size
+from conformance.faults.trial import SMALL, size
 from conformance.judging.outcome import Outcome
 from conformance.library.reading import Library
 from conformance.running.cases import CaseBench, Setup
@@ -69,5 +69,6 @@ def _ordered(library: Library, first: Sequence[Case]) -> Iterator[Case]:
     named = {case.id for case in first}
     yield from first
     rest = [case for case in library.cases if case.id not in named]
-    yield from (case for case in rest if size(case) <= SMALL)
-    yield from sorted((case for case in rest if size(case) > SMALL), key=size)
+    sizes = {case.id: size(case, library.operation) for case in rest}
+    yield from (case for case in rest if sizes[case.id] <= SMALL)
+    yield from sorted((case for case in rest if sizes[case.id] > SMALL), key=lambda case: sizes[case.id])

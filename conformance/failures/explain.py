@@ -18,7 +18,7 @@ from conformance.backends.protocol import Backend, BackendInfo
 from conformance.failures.resemblance import BAD, GOOD, alike
 from conformance.failures.stages import first_stage
 from conformance.failures.suspects import Lab, Suspect, pairs
-from conformance.faults.trial import size
+from conformance.faults.trial import SMALL
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind, Outcome
 from conformance.library.reading import Library
@@ -29,8 +29,9 @@ from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 
 SECONDS = 20.0  # that a run gives to explaining its failures
-SMALL = 3e4  # product of the dimensions up to which a case is cheap
 SAMPLE = 10  # failures of a group that suspects are tried on
+CONFIRMED = 40  # failures of a group that a suspect is held against before it is named
+FEW = 3  # failures of a group below which a suspect must explain those of all groups
 MISSED = 10  # one in so many of them may go another way
 HIDING = (Kind.RAISED, Kind.LOST, Kind.REFUSES)  # a backend that fails like this shows no values
 FIRST = 12  # passing cases that are tried before a dear failure
@@ -41,6 +42,8 @@ TWINS = 3  # suspects that are named together; more say nothing
 GROUPS = 8  # that are looked into
 NAMED = 6  # rules that are named
 ENOUGH = 40  # passing cases without which others are run
+
+FIXED = 1000  # bytes that a case is taken to have besides its own: what every call takes
 
 Seen = tuple[Case, Outcome]
 
@@ -109,29 +112,30 @@ def explain(
     lab: Lab | None = None,
     without: Collection[str] = (),
     advance: Callable[[str], None] = lambda title: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Finding]:
     """Findings for the failures among the outcomes of a run, the largest group first.
 
     `cases` are those that the library does not have. Where few cases passed, others are run on the `backend`. Suspects
-    named in `without` are not tried.
+    named in `without` are not tried. It takes about so many `seconds` of the `clock`.
     """
-    deadline = time.monotonic() + seconds
+    deadline, lab = clock() + seconds, lab or Lab(library.operation)
     known = {case.id: case for case in library.cases} | dict(cases or {})
     seen = [(known[o.case], o) for o in outcomes if o.case in known and not o.lost]
     failed = [one for one in seen if one[1].status in BAD]
     passed = [one for one in seen if one[1].status in GOOD]
     if not failed:
         return []
-    if backend and sum(size(case) <= SMALL for case, _ in passed) < ENOUGH:
-        passed += _more(library, backend, info, {case.id for case, _ in seen}, seconds / 4)
+    if backend and sum(lab.size(case) <= SMALL for case, _ in passed) < ENOUGH:
+        passed += _more(library, backend, info, {case.id for case, _ in seen}, seconds / 4, lab)
     found = [Finding("  ".join(filter(None, key)), tuple(cell)) for key, cell in _cells(failed)]
-    search = _Search(lab or Lab(library.operation), info, passed, known, deadline, advance, frozenset(without))
-    samples = [sample(finding.failures) for finding in found[:GROUPS]]
+    search = _Search(lab, info, passed, known, deadline, advance, frozenset(without), clock)
+    samples = [sample(finding.failures, lab) for finding in found[:GROUPS]]
     for number, finding in enumerate(found):
         match, stage = None, ""
         if number < GROUPS:
             others = [one for i, some in enumerate(samples) if i != number for one in some]
-            match = search.match(samples[number], others)
+            match = search.match(samples[number], sample(finding.failures, lab, CONFIRMED), others)
             if not match and backend:
                 stage = first_stage(library.operation, backend, info, samples[number], deadline)
         found[number] = replace(
@@ -159,15 +163,17 @@ def until(case: Case, outcome: Outcome) -> Case:
     return case
 
 
-def _price(case: Case) -> float:
+def _price(case: Case, lab: Lab) -> float:
     """What it takes to run a case, roughly: by its size and its calls."""
-    return size(case) * (1 + sum(map(len, case.streams)) + 20 * len(case.audits) + 4 * len(case.relations))
+    return (FIXED + lab.size(case)) * (
+        1 + sum(map(len, case.streams)) + 20 * len(case.audits) + 4 * len(case.relations)
+    )
 
 
-def sample(failures: Sequence[Seen], most: int = SAMPLE) -> list[Seen]:
+def sample(failures: Sequence[Seen], lab: Lab, most: int = SAMPLE) -> list[Seen]:
     """A few failures, cheap ones if there are any, of as many kinds as there are."""
-    cheap = [one for one in failures if size(one[0]) <= SMALL]
-    ordered = sorted(cheap or failures, key=lambda one: (not one[1].after, _price(until(*one)), one[0].id))
+    cheap = [one for one in failures if lab.size(one[0]) <= SMALL]
+    ordered = sorted(cheap or failures, key=lambda one: (not one[1].after, _price(until(*one), lab), one[0].id))
     return _spread(ordered, most, lambda case: (case.element_type, case.disabled, case.topic))
 
 
@@ -181,14 +187,16 @@ def _spread(ordered: Sequence[Seen], most: int, kind: Callable[[Case], object]) 
     return rows[:most]
 
 
-def _more(library: Library, backend: Backend, info: BackendInfo, run: Collection[str], seconds: float) -> list[Seen]:
+def _more(
+    library: Library, backend: Backend, info: BackendInfo, run: Collection[str], seconds: float, lab: Lab
+) -> list[Seen]:
     """Passing cases of a quick run of the library."""
     until = time.monotonic() + seconds
     engine = Engine(library.operation, backend, info=info)
     found = []
     try:
         for case in select(library, quick=True):
-            if case.id in run or size(case) > SMALL:
+            if case.id in run or lab.size(case) > SMALL:
                 continue
             if time.monotonic() > until:
                 break
@@ -232,25 +240,29 @@ class _Search:
         deadline: float,
         advance: Callable[[str], None],
         without: frozenset[str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lab, self.info, self.known, self.advance = lab, info, known, advance
-        self.deadline = deadline
+        self.deadline, self.clock = deadline, clock
         self.singles = [one for one in lab.singles if one.name not in without]
-        self.passed = sorted((one for one in passed if size(one[0]) <= SMALL), key=lambda one: _price(one[0]))
+        self.passed = sorted((one for one in passed if lab.size(one[0]) <= SMALL), key=lambda one: _price(one[0], lab))
         self._proven: list[Suspect] = []
         self._took: dict[str, float] = {}
 
-    def match(self, tried: Sequence[Seen], others: Sequence[Seen]) -> Match | None:
-        """The suspects that explain these failures; None when there are none, too many, or not the time."""
+    def match(self, tried: Sequence[Seen], group: Sequence[Seen], others: Sequence[Seen]) -> Match | None:
+        """The suspects that explain these failures; None when there are none, too many, or not the time.
+
+        All suspects are tried on a few failures, and those that explain them are held against more of the group.
+        """
         try:
             proven = [one for one in self._proven if self._explains(one, tried)[1]]
             good, partial = (proven, []) if proven else self._candidates(self.singles, tried)
-            found = self._best(good, tried, others)
+            found = self._best(good, group, others)
             if not found and not good and partial:
                 best = max(self._explains(one, tried)[0] for one in partial)
                 both = [one for one in self._candidates(pairs(self.singles, partial[:PARTIAL]), tried)[0]
                         if self._explains(one, tried)[0] > best]  # fmt: skip
-                found = self._best(both, tried, others)
+                found = self._best(both, group, others)
         except TimeUp:
             return None
         if found:
@@ -259,7 +271,7 @@ class _Search:
 
     def _like(self, suspect: Suspect, seen: Seen) -> bool | None:
         case, outcome = seen
-        start = time.monotonic()
+        start = self.clock()
         if start + self._took.get(case.id, 0.0) > self.deadline:
             raise TimeUp
         after = tuple(self.known[name] for name in outcome.after if name in self.known)
@@ -269,24 +281,35 @@ class _Search:
             if self.lab.of(suspect, until(case, outcome), self.info).outcome.status in BAD:
                 return False  # it does not need the others
         found = alike(outcome, self.lab.of(suspect, until(case, outcome), self.info, after))
-        self._took[case.id] = max(self._took.get(case.id, 0.0), time.monotonic() - start)
+        self._took[case.id] = max(self._took.get(case.id, 0.0), self.clock() - start)
         return found
 
     def _candidates(self, tried: Iterable[Suspect], failures: Sequence[Seen]) -> tuple[list[Suspect], list[Suspect]]:
         """Those that explain the failures, and those that explain some of them."""
-        dear = any(size(case) > SMALL for case, _ in failures)
-        first = self._near(failures, FIRST) if dear else []
+        if any(self.lab.size(case) > SMALL for case, _ in failures):
+            tried = self._few(tried, failures)
         good, partial = [], []
         for suspect in tried:
             self.advance(suspect.name)
-            if any(self._like(suspect, one) is False for one in first):
-                continue
             hits, explains = self._explains(suspect, failures)
             if explains:
                 good.append(suspect)
             elif hits:
                 partial.append(suspect)
         return good, partial
+
+    def _few(self, tried: Iterable[Suspect], failures: Sequence[Seen]) -> list[Suspect]:
+        """Those left over by passing cases, which are cheap, and then by one dear failure after the other."""
+        left = []
+        for suspect in tried:
+            self.advance(suspect.name)
+            if not any(self._like(suspect, one) is False for one in self._near(failures, FIRST, suspect)):
+                left.append(suspect)
+        if len(failures) >= MISSED:
+            return left  # some may be missed
+        for one in failures:  # all suspects on one case, as what is worked out for it is kept
+            left = [suspect for suspect in left if self._like(suspect, one) is not False]
+        return left
 
     def _explains(self, suspect: Suspect, failures: Sequence[Seen]) -> tuple[int, bool]:
         """How many failures it explains, as far as it was tried, and whether that is nearly all."""
@@ -325,11 +348,12 @@ class _Search:
         self.advance(suspect.name)
         passes = [like for one in self._near(tried, most, suspect) if (like := self._like(suspect, one)) is not None]
         good = sum(passes)
-        if len(passes) - good > len(passes) // 50:
+        if good < len(passes):
             return None
-        score = hits = 0
-        for one in tried:
-            hits += self._like(suspect, one) is True
+        likes = [self._like(suspect, one) for one in tried]
+        hits, score = likes.count(True), 0
+        if likes.count(False) > len(tried) // MISSED:
+            return None
         conflicts = 0
         for one in others:
             like = self._like(suspect, one)
@@ -340,6 +364,9 @@ class _Search:
             conflicts += like is False and theirs.status in BAD and not hidden
         if conflicts > len(others) // MISSED:
             return None
+        everything = len(tried) + len(others)
+        if hits < FEW and everything - score - hits > everything // MISSED:
+            return None  # of so few cases anything may be the cause, unless it is that of all others too
         return score + hits, Match((suspect,), hits, len(tried), good, len(passes))
 
     def _near(self, failures: Sequence[Seen], most: int, suspect: Suspect | None = None) -> list[Seen]:

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from conformance.backends.protocol import Backend, BackendInfo
-from conformance.faults.trial import size
+from conformance.faults.trial import SMALL, size
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind
 from conformance.library.reading import Library
@@ -21,14 +21,13 @@ from reference.expected import Expected
 from reference.parts import elements
 
 TELLING = 12  # cases by which a reading is told from its alternatives
-SMALL = 3e4  # product of the dimensions up to which a case is asked
 
 
 def small_cases(library: Library, info: BackendInfo | None = None) -> list[Case]:
     """Small cases, spread evenly over the topics of the library."""
     topics: dict[str, list[Case]] = {}
     for case in library.cases:
-        if size(case) <= SMALL and (info is None or case.element_type in info.element_types):
+        if size(case, library.operation) <= SMALL and (info is None or case.element_type in info.element_types):
             topics.setdefault(case.topic, []).append(case)
     order: list[Case] = []
     for i in range(max(map(len, topics.values()), default=0)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from conformance.backends.protocol import info_for
 from conformance.failures.explain import SECONDS, explain
@@ -11,12 +13,13 @@ from conformance.failures.followed import small_cases
 from conformance.failures.suspects import Lab
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
+from conformance.faults.trial import SMALL
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Outcome
 from conformance.library.reading import Library
 from conformance.spec.case import Case
 
-CASES = 400  # that are run on every fault, besides those that are said to kill it
+CASES = 400  # that are run on every fault, besides those that are said to kill it or others of its clauses
 RIGHT = 0.95  # share of the faults that must be named
 FALSE = 0.05  # share of them of which something else may be said when they are not in the catalogue
 
@@ -69,17 +72,25 @@ def measure(
     figures, lab = Figures(), Lab(library.operation)
     usual = small_cases(library)[:cases]
     ids = {case.id for case in usual}
+    everything = catalogue.faults(library.operation.operation)
     for entry in faults:
         advance(entry.id)
-        own = [case for case in library.cases if entry.id in case.kills and case.id not in ids]
-        outcomes = run(library, entry, [*usual, *own])
+        near = {one.id for one in everything if set(one.clauses) & set(entry.clauses)}
+        more = [
+            case
+            for case in library.cases
+            if case.id not in ids
+            and (entry.id in case.kills or (near.intersection(case.kills) and lab.size(case) <= SMALL))
+        ]
+        outcomes = run(library, entry, [*usual, *more])
         if not any(outcome.status in ("fail", "error") for outcome in outcomes):
             figures.passing.append(entry.id)
             continue
         backend = catalogue.backend_of(entry)
         info = info_for(backend, library.operation.operation)
         right = {entry.id, f"reading {entry.reading}"} if entry.reading else {entry.id}
-        found = [one.match for one in explain(library, None, info, outcomes, seconds=SECONDS, lab=lab) if one.match]
+        usual_time = partial(explain, library, None, info, outcomes, seconds=SECONDS, lab=lab, clock=time.process_time)
+        found = [one.match for one in usual_time() if one.match]
         named = [{suspect.name for suspect in match.suspects} for match in found]
         if any(not names & right for names in named):
             figures.wrong[entry.id] = "; ".join(
@@ -90,7 +101,7 @@ def measure(
         else:
             figures.silent.append(entry.id)
         twins = right.union(*(names for names in named if names & right))
-        rest = explain(library, None, info, outcomes, seconds=SECONDS, lab=lab, without=twins)
+        rest = usual_time(without=twins)
         claims = [one.match.text for one in rest if one.match]
         if claims:
             figures.misled[entry.id] = claims[0]

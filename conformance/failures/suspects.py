@@ -5,7 +5,7 @@ Nothing here knows an operation; faults and readings come from its catalogue and
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +62,12 @@ def suspects(operation: Operation) -> list[Suspect]:
     ]
     if operation.operation not in catalogue.modules():
         return []  # without a catalogue nothing is known to go wrong
-    return found + [Suspect(entry) for entry in catalogue.faults(operation.operation) if not entry.reading]
+    faults = catalogue.faults(operation.operation)
+    # Where several faults are of one reading, it leaves open what each of them does in a way of its own.
+    share = Counter(entry.reading for entry in faults)
+    same = {f"{name}={choice}" for one in found for name, choice in one.readings}
+    same = {reading for reading in same if share[reading] == 1}
+    return found + [Suspect(entry) for entry in faults if entry.reading not in same]
 
 
 def pairs(singles: Iterable[Suspect], partial: Iterable[Suspect]) -> list[Suspect]:
@@ -109,6 +114,13 @@ class Lab:
         self.singles = suspects(operation)
         self._common: OrderedDict[str, Common] = OrderedDict()
         self._known: dict[tuple[object, ...], Sketch] = {}
+        self._sizes: dict[str, int] = {}
+
+    def size(self, case: Case) -> int:
+        """Bytes of a case, of one id worked out once."""
+        if case.id not in self._sizes:
+            self._sizes[case.id] = size(case, self.operation)
+        return self._sizes[case.id]
 
     def of(self, suspect: Suspect, case: Case, info: BackendInfo, after: Sequence[Case] = ()) -> Sketch:
         """How a case ends on a suspect that declares what `info` does, with other cases run before in its process."""
@@ -134,9 +146,10 @@ class Lab:
     def _of(self, case: Case) -> Common:
         key = f"{case.id} {case.digest}"
         if key not in self._common:
-            for other in [k for k, kept in self._common.items() if size(kept.case) >= LARGE]:
+            for other in [k for k, kept in self._common.items() if kept.size >= LARGE]:
                 del self._common[other]
             self._common[key] = Common(case)
+            self._common[key].size = self.size(case)
             while len(self._common) > CASES_KEPT:
                 self._common.popitem(last=False)
         self._common.move_to_end(key)

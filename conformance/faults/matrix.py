@@ -186,7 +186,7 @@ def shares(
 ) -> Iterator[Task]:
     """The work in shares, those that take long first."""
     count = SHARES * max(jobs, 1)
-    numbers = sorted(range(len(library.cases)), key=lambda i: (-size(library.cases[i]), i))
+    numbers = sorted(range(len(library.cases)), key=lambda i: (-size(library.cases[i], library.operation), i))
     all_faults, all_variants = tuple(f.id for f in faults), tuple(v.id for v in variants)
     if all_variants:
         for cases in _dealt(numbers, count):
@@ -215,6 +215,7 @@ class Worker:
         self.operation: Operation = library.operation
         self.trial = Trial(library.operation)
         self.proven: Counter[int] = Counter()  # kills of a case so far
+        self.large = [size(case, library.operation) >= LARGE for case in library.cases]
 
     def do(self, task: Task) -> Found:
         if task.kind == "first":
@@ -231,7 +232,7 @@ class Worker:
 
     def _first(self, fault: Entry) -> list[int]:
         cases = self.library.cases
-        order = sorted(range(len(cases)), key=lambda i: promise(fault, cases[i]))
+        order = sorted(range(len(cases)), key=lambda i: promise(fault, cases[i], large=self.large[i]))
         claimed = [number for number in order if fault.id in cases[number].kills]
         proven = [number for number, _ in self.proven.most_common(PROVEN)]
         for number in dict.fromkeys([*claimed, *proven, *order]):
@@ -272,11 +273,11 @@ class Worker:
             mine[case.element_type] = max(mine.get(case.element_type, 0.0), ratio)
 
 
-def promise(fault: Entry, case: Case) -> tuple[bool, bool, bool, int]:
+def promise(fault: Entry, case: Case, *, large: bool) -> tuple[bool, bool, bool, int]:
     """Sorts cases by how soon they promise to kill: in a type the fault shows in, small, of its clauses; mixed."""
     return (
         case.element_type not in fault.element_types,
-        size(case) >= LARGE,
+        large,
         not set(case.clauses) & set(fault.clauses),
         zlib.crc32(case.id.encode()),
     )

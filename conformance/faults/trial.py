@@ -18,13 +18,15 @@ from conformance.judging.calling import Inputs
 from conformance.judging.engine import Engine, Source
 from conformance.judging.outcome import Outcome
 from conformance.spec.case import Case
+from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Reference
 from reference.expected import Expected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CASES_KEPT = 200
-LARGE = 100_000  # size of a case of which no more than one is kept
+SMALL = 64_000  # bytes up to which a case is cheap
+LARGE = 400_000  # bytes of a case of which no more than one is kept
 
 
 class Remembering:
@@ -56,7 +58,7 @@ class Common:
     """What all implementations share in one case: inputs and expectations."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
+        self.case, self.size = case, 0
         self.inputs: dict[str, Inputs] = {}
         self.oracles: dict[Any, Remembering] = {}
 
@@ -103,21 +105,19 @@ class Trial:
     def _of(self, case: Case) -> Common:
         key = id(case)  # of a case that `Common` keeps, so that the number stays its own
         if key not in self._common:
-            for other in [k for k, kept in self._common.items() if size(kept.case) >= LARGE]:
+            for other in [k for k, kept in self._common.items() if kept.size >= LARGE]:
                 del self._common[other]
             self._common[key] = Common(case)
+            self._common[key].size = size(case, self.operation)
             while len(self._common) > CASES_KEPT:
                 self._common.popitem(last=False)
         self._common.move_to_end(key)
         return self._common[key]
 
 
-def size(case: Case) -> int:
-    """Product of the dimensions."""
-    product = 1
-    for value in case.dims.values():
-        product *= max(value, 1)
-    return product
+def size(case: Case, operation: Operation) -> int:
+    """Bytes of the inputs and outputs of a case's single call."""
+    return Geometry(case, operation).bytes
 
 
 def killed(outcome: Outcome, fault: Entry, operation: Operation) -> bool:

@@ -17,6 +17,7 @@ from conformance.failures.followed import followed_readings, small_cases
 from conformance.failures.measure import measure, run
 from conformance.failures.suspects import Lab, Suspect, pairs
 from conformance.faults import catalogue, suspicion
+from conformance.faults.trial import size
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind
 from conformance.library.reading import load_library
@@ -214,7 +215,7 @@ def test_a_cache_of_a_process_is_named(library, lab):
 def test_time_is_kept_also_with_one_large_case(library):
     import time
 
-    case = max((c for c in library.cases if not c.refusal), key=lambda c: e.size(c))
+    case = max((c for c in library.cases if not c.refusal), key=lambda c: size(c, library.operation))
     entry = catalogue.find("fault", "F26")
     outcomes = run(library, entry, [case])
     outcomes = [
@@ -249,3 +250,28 @@ def test_faults_of_other_operations_are_named_too(operation):
     figures = measure(library, faults, cases=120)
     assert figures.shown and not figures.wrong, figures.text
     assert len(figures.right) >= 0.7 * figures.shown, figures.text
+
+
+@pytest.mark.parametrize(
+    ("folder", "fault"),
+    [
+        ("sparse_attention_pipeline", "W21"),  # cases of many dimensions, all of them small in bytes
+        ("sparse_attention_indexer", "I170"),  # one of several ways to meet a reading
+        ("sparse_attention_indexer", "I241"),  # a reading that leaves out a refusal
+    ],
+)
+def test_faults_of_other_operations_are_named(folder, fault):
+    library = load_library(folder)
+    figures = measure(library, [catalogue.find("fault", fault, library.operation.operation)], cases=150)
+    assert figures.right == [fault] and not figures.misled
+
+
+def test_nothing_is_said_on_one_failure_of_many():
+    """Dense attention fails one case as something narrower does, and many others as that does not."""
+    library = load_library("sparse_attention")
+    lab = Lab(library.operation)
+    entry = catalogue.find("fault", "A19", library.operation.operation)
+    outcomes = run(library, entry, small_cases(library)[:150])
+    info = info_for(catalogue.backend_of(entry), library.operation.operation)
+    found = names(e.explain(library, None, info, outcomes, lab=lab, seconds=100, without={"A19"}))
+    assert not found
