@@ -1,6 +1,12 @@
-"""Backends that lie, each in one way: a class, and a line on how it misbehaves."""
+"""Backends that lie, each in one way: a function, and a line on how it misbehaves.
+
+A lie is given the session, whose `inner` is that of the reference, and the inputs; what it returns is the answer. Other
+tests subclass `Honest` where one method is not enough.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,197 +35,185 @@ class Honest(NumPyReference):
             self.inner.close()
 
 
-class Raises(Honest):
+def backend(function, base=Honest, **methods):
+    """A backend under the name of a function."""
+    return type(function.__name__, (base,), {"__doc__": function.__doc__, "__module__": function.__module__, **methods})
+
+
+def lie(function):
+    """A backend that answers calls with this function."""
+    return backend(function, session=type("session", (Honest.session,), {"answer": function}))
+
+
+def declaring(**fields):
+    """A backend that declares other things than the reference, and answers calls with this function."""
+
+    def wrap(function):
+        def describe(self):
+            return replace(NumPyReference.describe(self), **fields)
+
+        return backend(function, lie(function), describe=describe)
+
+    return wrap
+
+
+def preparing(function):
+    """A backend that prepares sessions by this function."""
+    return backend(function, prepare=function)
+
+
+@lie
+def Raises(session, inputs):
     """Raises in every call."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            raise RuntimeError("the device is on fire\nsecond line")
+    raise RuntimeError("the device is on fire\nsecond line")
 
 
-class RaisesInPrepare(Honest):
+@preparing
+def RaisesInPrepare(backend, config):
     """Cannot be prepared."""
-
-    def prepare(self, config):
-        raise OSError("no such device")
+    raise OSError("no such device")
 
 
-class WrongNames(Honest):
+@lie
+def WrongNames(session, inputs):
     """Returns an output under another name."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            outputs["keys"] = outputs.pop("block_index_keys")
-            return outputs
+    outputs = session.inner.run(inputs)
+    outputs["keys"] = outputs.pop("block_index_keys")
+    return outputs
 
 
-class NoMapping(Honest):
+@lie
+def NoMapping(session, inputs):
     """Returns a tuple."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            return tuple(self.inner.run(inputs).values())
+    return tuple(session.inner.run(inputs).values())
 
 
-class WrongShape(Honest):
+@lie
+def WrongShape(session, inputs):
     """Returns one row too many."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            keys = outputs["block_index_keys"]
-            outputs["block_index_keys"] = np.concatenate([keys, keys[:, :1]], axis=1)
-            return outputs
+    outputs = session.inner.run(inputs)
+    keys = outputs["block_index_keys"]
+    outputs["block_index_keys"] = np.concatenate([keys, keys[:, :1]], axis=1)
+    return outputs
 
 
-class WrongType(Honest):
+@lie
+def WrongType(session, inputs):
     """Returns float64."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            return {name: array.astype(np.float64) for name, array in self.inner.run(inputs).items()}
+    return {name: array.astype(np.float64) for name, array in session.inner.run(inputs).items()}
 
 
-class Lists(Honest):
+@lie
+def Lists(session, inputs):
     """Returns nested lists instead of arrays."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            return {name: array.tolist() for name, array in self.inner.run(inputs).items()}
+    return {name: array.tolist() for name, array in session.inner.run(inputs).items()}
 
 
-class SlightlyOff(Honest):
+@lie
+def SlightlyOff(session, inputs):
     """Every new block key is one part in a thousand too large."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            outputs["block_index_keys"] = (outputs["block_index_keys"].astype(np.float64) * 1.001).astype(
-                outputs["block_index_keys"].dtype
-            )
-            return outputs
+    outputs = session.inner.run(inputs)
+    keys = outputs["block_index_keys"]
+    outputs["block_index_keys"] = (keys.astype(np.float64) * 1.001).astype(keys.dtype)
+    return outputs
 
 
-class ModifiesInputs(Honest):
+@lie
+def ModifiesInputs(session, inputs):
     """Overwrites the keys it was given after it has used them."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            inputs["raw_index_keys"][...] = 0
-            return outputs
+    outputs = session.inner.run(inputs)
+    inputs["raw_index_keys"][...] = 0
+    return outputs
 
 
-class ReusesOutputs(Honest):
+@lie
+def ReusesOutputs(session, inputs):
     """Returns the same buffer for every call of the same shape."""
-
-    class session(Honest.session):  # noqa: N801
-        buffers: dict = {}
-
-        def answer(self, inputs):
-            outputs = {}
-            for name, array in self.inner.run(inputs).items():
-                buffer = self.buffers.setdefault((name, array.shape, array.dtype), array.copy())
-                buffer[...] = array
-                outputs[name] = buffer
-            return outputs
+    outputs = {}
+    for name, array in session.inner.run(inputs).items():
+        buffer = session.buffers.setdefault((name, array.shape, array.dtype), array.copy())
+        buffer[...] = array
+        outputs[name] = buffer
+    return outputs
 
 
-class Forgetful(Honest):
-    """Answers right only on the first call of a session; later calls are those of a model with stale sizes."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            if self.calls > 40:
-                outputs["block_index_keys"] = outputs["block_index_keys"] * 0
-            return outputs
+ReusesOutputs.session.buffers = {}
 
 
-class Jittery(Honest):
+@lie
+def Forgetful(session, inputs):
+    """Answers right only on the first calls of a session; later ones are those of a model with stale sizes."""
+    outputs = session.inner.run(inputs)
+    if session.calls > 40:
+        outputs["block_index_keys"] = outputs["block_index_keys"] * 0
+    return outputs
+
+
+@lie
+def Jittery(session, inputs):
     """Differs by a unit in the last place from call to call."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            if self.calls % 2:
-                keys = outputs["block_index_keys"]
-                with np.errstate(invalid="ignore"):
-                    outputs["block_index_keys"] = np.nextafter(keys, np.float32(0), dtype=keys.dtype)
-            return outputs
+    outputs = session.inner.run(inputs)
+    if session.calls % 2:
+        keys = outputs["block_index_keys"]
+        with np.errstate(invalid="ignore"):
+            outputs["block_index_keys"] = np.nextafter(keys, np.float32(0), dtype=keys.dtype)
+    return outputs
 
 
-class KeysOnly(Honest):
+@declaring(outputs=("block_index_keys",))
+def KeysOnly(session, inputs):
     """Returns the block keys and no state."""
-
-    def describe(self):
-        from dataclasses import replace
-
-        return replace(super().describe(), outputs=("block_index_keys",))
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            return {"block_index_keys": self.inner.run(inputs)["block_index_keys"]}
+    return {"block_index_keys": session.inner.run(inputs)["block_index_keys"]}
 
 
-class OnlyF32(Honest):
+@declaring(element_types=("f32",), features=("rope", "left_padding"))
+def OnlyF32(session, inputs):
     """Takes f32 only, and cannot switch the normalization off."""
-
-    def describe(self):
-        from dataclasses import replace
-
-        return replace(super().describe(), element_types=("f32",), features=("rope", "left_padding"))
+    return session.inner.run(inputs)
 
 
-class NeverRefuses(Honest):
+class _Careless:
+    """A session without the reference."""
+
+    def run(self, inputs):
+        return {"block_index_keys": np.zeros(1), "present_incomplete_raw_keys": 0, "present_incomplete_rope": 0}
+
+    def close(self):
+        return
+
+
+@preparing
+def NeverRefuses(backend, config):
     """Computes something for any input at all."""
-
-    def prepare(self, config):
-        return self.session(None, config)
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            return {"block_index_keys": np.zeros(1), "present_incomplete_raw_keys": 0, "present_incomplete_rope": 0}
-
-        def close(self):
-            return
+    return _Careless()
 
 
-class RefusesAsShape(Honest):
+@lie
+def RefusesAsShape(session, inputs):
     """Calls every refusal one of shapes, and blames the lengths."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            try:
-                return self.inner.run(inputs)
-            except Rejected as rejected:
-                raise Rejected("shape", rejected.phase, ("key_length",)) from None
+    try:
+        return session.inner.run(inputs)
+    except Rejected as rejected:
+        raise Rejected("shape", rejected.phase, ("key_length",)) from None
 
 
-class RefusesAll(Honest):
+@lie
+def RefusesAll(session, inputs):
     """Refuses valid calls too."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            raise Rejected("shape", "call", ("raw_index_keys",))
+    raise Rejected("shape", "call", ("raw_index_keys",))
 
 
-class Shrugs(Honest):
+@preparing
+def Shrugs(backend, config):
     """Says that it cannot do anything."""
-
-    def prepare(self, config):
-        raise Unsupported("everything", "not written yet", "https://example.invalid/1")
+    raise Unsupported("everything", "not written yet", "https://example.invalid/1")
 
 
-class LeaksNaN(Honest):
+@lie
+def LeaksNaN(session, inputs):
     """Sums the waiting rows times a mask of zeros and ones, so that NaN in unused rows gets through (F16)."""
-
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            outputs = self.inner.run(inputs)
-            if np.isnan(inputs["past_incomplete_raw_keys"].astype(np.float64)).any():
-                outputs["block_index_keys"] = outputs["block_index_keys"] * outputs["block_index_keys"].dtype.type(
-                    np.nan
-                )
-            return outputs
+    outputs = session.inner.run(inputs)
+    keys = outputs["block_index_keys"]
+    if np.isnan(inputs["past_incomplete_raw_keys"].astype(np.float64)).any():
+        outputs["block_index_keys"] = keys * keys.dtype.type(np.nan)
+    return outputs

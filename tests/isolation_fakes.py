@@ -1,4 +1,4 @@
-"""Backends that harm their process, each in one way: a class, and a line on how.
+"""Backends that harm their process, each in one way: a function, and a line on how.
 
 They do so in calls of `AT` new tokens alone, so that one case is hit and the others are not.
 """
@@ -11,125 +11,109 @@ import sys
 import time
 from pathlib import Path
 
-from fakes import Honest
+from fakes import Honest, backend, lie
 
 AT = 5
 
 
-class Harmful(Honest):
-    """Does what the reference does, until it does harm."""
+def harm(function):
+    """A backend that does what the reference does, until it does this."""
 
-    class session(Honest.session):  # noqa: N801  a factory
-        def answer(self, inputs):
-            if inputs["raw_index_keys"].shape[1] == AT:
-                self.harm()
-            return self.inner.run(inputs)
+    def answer(session, inputs):
+        if inputs["raw_index_keys"].shape[1] == AT:
+            function()
+        return session.inner.run(inputs)
+
+    return backend(function, session=type("session", (Honest.session,), {"answer": answer}))
 
 
-class Segfaults(Harmful):
+def describing(function):
+    """A backend that describes itself by this function."""
+    return backend(function, describe=function)
+
+
+@harm
+def Segfaults():
     """Reads address zero."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            ctypes.string_at(0)
+    ctypes.string_at(0)
 
 
-class Aborts(Harmful):
+@harm
+def Aborts():
     """Calls abort(), with a word on standard output."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            os.write(1, b"terminate called without an active exception\n")
-            os.abort()
+    os.write(1, b"terminate called without an active exception\n")
+    os.abort()
 
 
-class Exits(Harmful):
+@harm
+def Exits():
     """Ends its process with exit code 0, as if all were well."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            os._exit(0)
+    os._exit(0)
 
 
-class Sleeps(Harmful):
+@harm
+def Sleeps():
     """Never comes back."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            time.sleep(600)
+    time.sleep(600)
 
 
-class HoldsTheLock(Harmful):
+@harm
+def HoldsTheLock():
     """Never comes back, and lets no other thread of its process run."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            ctypes.PyDLL(None).sleep(600)
+    ctypes.PyDLL(None).sleep(600)
 
 
-class Allocates(Harmful):
+@harm
+def Allocates():
     """Takes memory without end."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            blocks = []
-            while True:
-                blocks.append(bytearray(b"x" * (16 << 20)))
+    blocks = []
+    while True:
+        blocks.append(bytearray(b"x" * (16 << 20)))
 
 
-class FloodsStdout(Harmful):
+@harm
+def FloodsStdout():
     """Prints without end on standard output."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            while True:
-                os.write(1, b"x" * 65536)
+    while True:
+        os.write(1, b"x" * 65536)
 
 
-class FloodsStderr(Harmful):
+@harm
+def FloodsStderr():
     """Prints without end on standard error."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            while True:
-                os.write(2, b"x" * 65536)
+    while True:
+        os.write(2, b"x" * 65536)
 
 
-class Tires(Harmful):
+@harm
+def Tires():
     """Crashes in its process's second harmful call, not in the first."""
-
-    calls = 0
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            Tires.calls += 1
-            if Tires.calls > 2:  # a case makes two calls
-                os.abort()
-
-
-class IsKilled(Harmful):
-    """Is killed from outside once, as by a system that is out of memory."""
-
-    class session(Harmful.session):  # noqa: N801
-        def harm(self):
-            mark = Path(os.environ["QSA_TEST_MARK"])
-            if not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), 9)
-
-
-class DiesInDescribe(Honest):
-    """Crashes as soon as it is asked who it is."""
-
-    def describe(self):
-        print("no licence found", file=sys.stderr, flush=True)
+    Tires.calls += 1
+    if Tires.calls > 2:  # a case makes two calls
         os.abort()
 
 
-class Slow(Honest):
-    """Takes some time for every call, so that a run can be interrupted."""
+Tires.calls = 0
 
-    class session(Honest.session):  # noqa: N801
-        def answer(self, inputs):
-            time.sleep(0.01)
-            return self.inner.run(inputs)
+
+@harm
+def IsKilled():
+    """Is killed from outside once, as by a system that is out of memory."""
+    mark = Path(os.environ["QSA_TEST_MARK"])
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), 9)
+
+
+@describing
+def DiesInDescribe(backend):
+    """Crashes as soon as it is asked who it is."""
+    print("no licence found", file=sys.stderr, flush=True)
+    os.abort()
+
+
+@lie
+def Slow(session, inputs):
+    """Takes some time for every call, so that a run can be interrupted."""
+    time.sleep(0.01)
+    return session.inner.run(inputs)

@@ -12,7 +12,7 @@ from conformance.library.operations import DEFAULT, folder_of
 from conformance.library.reading import Library
 from conformance.record.log import json_schema
 from conformance.spec.case import Case
-from conformance.spec.operation import Number, Operation, RefusalRule, Tensor
+from conformance.spec.operation import Number, Operation, Port, RefusalRule, Tensor
 
 GROUNDS = {
     "D": "documented on the operation's public page",
@@ -104,8 +104,10 @@ def _symbols(operation: Operation) -> list[str]:
 
 def _ports(operation: Operation) -> list[str]:
     def shape(tensor: Tensor) -> str:
-        sizes = [tensor.shape, *getattr(tensor, "forms", {}).values()]
-        without = "left out" if getattr(tensor, "optional", False) else "empty"
+        sizes, without = [tensor.shape], "empty"
+        if isinstance(tensor, Port):
+            sizes += tensor.forms.values()
+            without = "left out" if tensor.optional else "empty"
         text = " or ".join(f"`[{', '.join(map(str, one))}]`" for one in sizes)
         return text + (f", {without} without {tensor.feature}" if tensor.feature else "")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.errors import article, plural
-from conformance.judging.engine import Outcome
+from conformance.judging.outcome import Kind, Outcome
 from conformance.record.log import Log
 from conformance.record.verdict import JUDGED
 from conformance.reporting.repeating import excerpt, repeat_of, size
@@ -66,8 +66,7 @@ def groups(log: Log) -> list[Group]:
             case = log.cases[outcome.case].case
             expected = log.expected.get(outcome.case, "")
             warned = outcome.status == "quality-warning"
-            kind = str(getattr(outcome, "kind", ""))
-            cells[expected, warned, case.refusal is None, kind, *cause(case, outcome)].append(outcome)
+            cells[expected, warned, case.refusal is None, outcome.kind, *cause(case, outcome)].append(outcome)
     found = [group for outcomes in cells.values() for group in _by_suspect(log, outcomes)]
     return sorted(
         found, key=lambda g: (bool(g.expected), g.status == "quality-warning", g.refusal, -len(g.outcomes), g.clause)
@@ -85,7 +84,10 @@ def cause(case: Case, outcome: Outcome) -> tuple[str, str, str]:
         return "", "", _NUMBER.sub("#", outcome.reason)[:KIND]
     if case.refusal and not outcome.worst:
         due = f"{article(case.refusal.kind)} refusal is due at the {PHASES[case.refusal.phase]}"
-        return clause, "", f"{outcome.reason.partition(';')[0].partition(':')[0]}; {due}"
+        told = outcome.sort.value if outcome.sort else ""
+        if outcome.sort is Kind.OTHERWISE:
+            told += f" ({outcome.about})"
+        return clause, "", f"{told}; {due}"
     return clause, output, region
 
 

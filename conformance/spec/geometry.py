@@ -15,7 +15,7 @@ import msgspec
 
 from conformance.spec.case import Case, lengths, new_tokens
 from conformance.spec.expression import evaluate, gathered_by, symbols_of, whole
-from conformance.spec.operation import Number, Operation, Tensor
+from conformance.spec.operation import Number, Operation, Port, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,7 @@ class Geometry:
         if not self.is_on(described):
             return (0,)
         form = self.case.forms.get(described.name, "")
-        return self.of(getattr(described, "forms", {})[form] if form else described.shape)
+        return self.of(described.forms[form] if form and isinstance(described, Port) else described.shape)
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:

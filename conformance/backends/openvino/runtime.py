@@ -57,7 +57,7 @@ def port_nodes(checker: Checker, forms: Mapping[str, tuple[str, int]] = {}) -> d
         if not off:
             nodes[port.name] = ops.parameter([-1] * rank, element_type, name=port.name)
             nodes[port.name].output(0).set_names({port.name})
-        elif not getattr(port, "optional", False):
+        elif not port.optional:
             nodes[port.name] = ops.constant(np.empty(0, np.float32), element_type)
     return nodes
 

@@ -1,4 +1,4 @@
-"""Faults that show between instances, and between requests at the same time."""
+"""Faults that show between instances, between requests at the same time, or when a call is repeated."""
 
 from __future__ import annotations
 

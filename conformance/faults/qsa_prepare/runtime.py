@@ -1,4 +1,4 @@
-"""Faults that show only from call to call: state that an instance keeps, results that differ when repeated."""
+"""Faults that show only from call to call: state that an instance keeps, and should not."""
 
 from __future__ import annotations
 
