@@ -52,7 +52,7 @@ def command(
     those that turn out conformant are timed side by side, as `perf` does.
 
     No published log is lost: another log of the same backend and version is kept beside it, unless --replace is given.
-    Exit codes as of `run`.
+    Exit codes as of `run`; 2 when a LOG was refused, after all others were added.
     """
     import tempfile
 
@@ -70,8 +70,15 @@ def command(
     stray = [name for name in timed if name not in (backends or names())]
     if stray:
         raise UsageError(f"--perf {stray[0]}: is not among the backends that are run")
-    for path in publish.logs_of(given):
-        click.echo(publish.add(output, path, replace=replace))
+    refused: list[UsageError] = []
+    added = publish.logs_of(given)
+    for path in added:
+        try:
+            click.echo(publish.add(output, path, replace=replace))
+        except UsageError as error:
+            refused.append(error)
+    if refused and len(refused) == len(added):
+        raise refused[0]
     logs: list[Log] = []
     unusable: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -83,6 +90,10 @@ def command(
     with steps("pages") as say:
         entries = publish.render(output, pages=not no_pages, say=say)
     click.echo(f"{output / 'latest.html'}: {plural(len(entries), 'report')}")
+    for one in refused:
+        click.echo(f"error: {one}", err=True)
+    if refused:
+        return 2
     return 0 if render_only or given else exit_code(logs, unusable if backends else [])
 
 

@@ -221,7 +221,7 @@ def render(
 def summary(result: Comparison) -> str:
     """In one line, whether it is worse, and by what."""
     counts = [
-        f"{len(ids):,} {title}"
+        f"{len(ids):,} {title.removeprefix('case ').removesuffix(' case')}"
         for name, title in TITLES.items()
         if (ids := getattr(result, name)) and name != "still_failing"
     ]

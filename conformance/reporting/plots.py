@@ -50,6 +50,7 @@ def headroom(clause: str, rooms: Sequence[Room]) -> Markup:
         anchor = {LEAST: "start", MOST: "end"}.get(decade, "middle")
         parts.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="{anchor}">{name}</text>')
     said = []
+    titles = distinct([room.title for room in rooms], 30)
     for index, room in enumerate(rooms):
         y = top + row * index
         text = "no numbers"
@@ -62,7 +63,7 @@ def headroom(clause: str, rooms: Sequence[Room]) -> Markup:
         if room.failed is not None:
             parts.append(f'<text class="cross" x="{_ratio(room.failed)}" y="{line + 5}" text-anchor="middle">✗</text>')
             text += f", failed at {room.failed:.3g}" if math.isfinite(room.failed) else ", failed without a number"
-        parts.append(f'<text x="6" y="{y + 12}">{escape(_cut(room.title, 30))}</text>')
+        parts.append(f'<text x="6" y="{y + 12}">{escape(titles[index])}</text>')
         parts.append(f'<text x="{WIDTH - 6}" y="{y + 12}" text-anchor="end">{text}</text>')
         said.append(f"{room.title}: {text}")
     return _svg(height, f"Largest error over bound, {clause}", "; ".join(said), parts)
@@ -170,5 +171,11 @@ def _mark(index: int, x: float, y: float) -> str:
     return f'<polygon class="mark s{index % 5}" points="{path}"/>'
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def distinct(titles: Sequence[str], most: int) -> list[str]:
+    """The titles at most so long, cut in the middle, and numbered where that would leave two of them the same."""
+    half = (most - 1) // 2
+    cut = [text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}" for text in titles]
+    return [
+        text if cut.count(text) == 1 or titles.count(full) > 1 else f"{text[: most - 5]} ({number})"
+        for number, (text, full) in enumerate(zip(cut, titles, strict=True), 1)
+    ]

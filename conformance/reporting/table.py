@@ -75,6 +75,11 @@ def headroom_by_type(log: Log) -> dict[str, float]:
     return {name: found[name] for name in ELEMENT_TYPES if name in found}
 
 
+def share(ratio: float) -> str:
+    """Error / bound as a text; what is very small is not rounded to nothing."""
+    return f"{ratio:.2f}" if ratio >= 0.01 or not ratio else f"{ratio:.1g}"
+
+
 def rounding(log: Log) -> str:
     """Where the backend rounds to the element type, as the run told it; empty where it could not."""
     return log.footer.rounding if log.footer else ""
@@ -190,7 +195,7 @@ def _rows(logs: Sequence[Log], operation: Operation) -> list[list[str]]:
     by_type = [headroom_by_type(log) for log in logs]
     for name in ELEMENT_TYPES:
         if any(name in one for one in by_type):
-            shares = (f"{one[name]:.2f}" if name in one else "-" for one in by_type)
+            shares = (share(one[name]) if name in one else "-" for one in by_type)
             rows.append([f"error / bound, {name}", *shares])
     for name, texts in (
         ("rounds to its type", [rounding(log) for log in logs]),

@@ -15,7 +15,17 @@ from conformance.backends.connect import usable
 from conformance.errors import UsageError
 from conformance.judging.engine import Outcome
 from conformance.library.reading import Library
-from conformance.record.log import SCHEMA, CaseRecord, LogWriter, count, json_schema, read_log, records, verdict
+from conformance.record.log import (
+    SCHEMA,
+    CaseRecord,
+    LogWriter,
+    PerfRecord,
+    count,
+    json_schema,
+    read_log,
+    records,
+    verdict,
+)
 from conformance.reporting.table import matrix, verdict_of
 from conformance.running.run import Plan, execute
 
@@ -43,6 +53,16 @@ def test_what_is_written_comes_back(log, library_of_three):
     assert msgspec.structs.replace(again.footer, digest="") == log.footer
     assert again.outcomes == log.outcomes
     assert [record.case for record in again.cases.values()] == list(library_of_three.cases)
+
+
+def test_a_log_that_was_read_can_be_written_again_with_more_in_it(log, tmp_path):
+    first = list(records(Path(log.path)))
+    with LogWriter(tmp_path / "b.jsonl") as writer:
+        for record in (*first[:-1], PerfRecord("small", {"fast_s": 1.0}), first[-1]):
+            writer.write(record)
+    again = read_log(tmp_path / "b.jsonl")
+    assert len(again.perf) == 1
+    assert again.footer.digest != first[-1].digest
 
 
 def test_every_line_keeps_to_the_published_schema(log):
@@ -127,7 +147,7 @@ def test_an_interruption_keeps_results_and_leaves_no_footer(library_of_three, tm
 
 
 def test_the_matrix(log, operation, library_of_three):
-    failed = replace_outcomes(log, "fail")
+    failed = msgspec.structs.replace(replace_outcomes(log, "fail"), label="failing")
     text = matrix([log, failed], operation)
     row = next(line for line in text.splitlines() if line.startswith("BLK"))
     assert row.split()[:6] == ["BLK", "Blocks", "3", "0/3", "(3", "failed),"]

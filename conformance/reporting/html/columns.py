@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ VERDICTS = {
     "NOT CONFORMANT": ("✗", "bad"),
     "INCOMPLETE": ("…", "warn"),
 }
+ADDRESS = re.compile(r"\s*\(https?://[^\s)]*\)")  # which stands among the facts of the environment
 CAUSES = 12  # of the failures of a backend, above the matrix
 
 
@@ -34,6 +36,10 @@ class Column:
     overview: str = ""  # groups of clauses that fail and that pass
     causes: tuple[groups.Group, ...] = ()  # of failures
     origin: str = ""  # whose code it is
+
+    @property
+    def fails(self) -> bool:
+        return any(cause.status != "quality-warning" for cause in self.causes)
 
 
 def column(index: int, log: Log, title: str, operation: Operation) -> Column:
@@ -61,5 +67,5 @@ def remarks(log: Log) -> Iterator[str]:
         yield f"Not the whole library: {chosen or 'a selection of cases'}."
     for name, choice in head.readings.items():
         yield f"Reading of the contract: {name} = {choice}."
-    yield from table.omissions(log)
+    yield from (ADDRESS.sub("", text) for text in table.omissions(log))
     yield from table.expectation_lines(log)

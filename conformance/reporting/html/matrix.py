@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judging.engine import Outcome
 from conformance.record.log import Log, count
 from conformance.reporting import table
 from conformance.reporting.documents import GROUNDS
-from conformance.reporting.html.columns import Column
+from conformance.reporting.html.columns import SIGNS, Column
 from conformance.spec.operation import Clause, Operation
 from conformance.spec.types import ELEMENT_TYPES
 
@@ -23,6 +23,7 @@ class Cell:
     good: bool
     room: str = ""
     href: str = ""
+    title: str = ""  # the same in words
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def facts_of(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
         ("readings", [table.readings(c.log) for c in columns]),
     ]
     rows += [
-        (f"largest error / bound, {name}", [f"{one[name]:.2f}" if name in one else "" for one in shares])
+        (f"largest error / bound, {name}", [table.share(one[name]) if name in one else "" for one in shares])
         for name in ELEMENT_TYPES
     ]
     return [(name, [text or "-" for text in texts]) for name, texts in rows if any(texts)]
@@ -95,8 +96,19 @@ def _cell(column: Column, outcomes: Sequence[Outcome], clause: str) -> Cell:
     top = max((used[clause] for o in outcomes if clause in (used := table.used(o))), default=None)
     wrong = counts["fail"] + counts["error"] + counts["quality-warning"]
     return Cell(
-        table.cell(counts),
+        _signs(counts),
         not counts["fail"] and not counts["error"],
         "" if top is None else f"{top:.2f}",
         f"#failures-{column.index + 1}" if wrong else "",
+        table.cell(counts),
     )
+
+
+def _signs(counts: Mapping[str, int]) -> str:
+    """The cases that passed, and each other status with its sign; what fails stands first."""
+    passed = counts["pass"] + counts["quality-warning"]
+    wrong = [f"{SIGNS[one]} {counts[one]}" for one in ("fail", "error") if counts[one]]
+    rest = [f"{SIGNS[one]} {counts[one]}" for one in ("quality-warning", "unsupported", "not-run") if counts[one]]
+    judged = passed + counts["fail"] + counts["error"]
+    first = [f"{', '.join(wrong)} of {judged}"] if wrong else [str(passed)] * bool(passed)
+    return ", ".join([*first, *rest])

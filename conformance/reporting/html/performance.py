@@ -90,7 +90,7 @@ def _heated(record: PerfRecord | None, best: float | None, whole: bool) -> Heat:
     share = number(record, "share")
     return Heat(
         ("~" if record.numbers.get("busy") else "") + plots.duration(time),
-        f"{factor:.3g} x",
+        f"{factor:.3g} x" if whole else "",
         "" if share is None else f"{share:.2f} of a copy",
         sum(factor > level for level in LEVELS) if whole else -1,
         record.says,
@@ -126,7 +126,7 @@ def _latency(timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str]) -> I
             if moved and speed:
                 copy[tokens] = plots.Point(tokens, moved / speed)
         if len({point.tokens for points in series.values() for point in points}) > 1:
-            title = f"{workload}: {sequences} sequences, {element_type}, blocks of {block_size}, width {width}"
+            title = f"{workload}: {element_type}, sequences {sequences}, block size {block_size}, width {width}"
             yield title, plots.latency(title, series, list(copy.values()))
 
 

@@ -37,7 +37,7 @@ def changes(entries: Sequence[Published], log_name: str) -> list[Change]:
                 first,
                 second,
                 f"qsa-conformance compare {old.folder}/{log_name} {new.folder}/{log_name}",
-                tuple(compare.tables(before, after, result, (first, second))),
+                tuple(compare.tables(before, after, result, ("before", "after"))),
                 result.untimed,
                 compare.summary(result),
                 result.worse,
@@ -47,8 +47,8 @@ def changes(entries: Sequence[Published], log_name: str) -> list[Change]:
 
 
 def titles(logs: Sequence[Log]) -> list[str]:
-    """Version and suite of each log, with the time where that is the same."""
-    heads = [f"{log.header.backend.version}, suite {log.header.suite}" for log in logs]
-    if len(set(heads)) < len(heads):
-        heads = [f"{head}, {log.header.started[:16]}" for head, log in zip(heads, logs, strict=True)]
-    return heads
+    """What tells two logs apart: their versions, else the suites by which they were judged, else their times."""
+    heads = [log.header.backend.version for log in logs]
+    if len(set(heads)) == 1:
+        heads = [f"suite {log.header.suite}" for log in logs]
+    return heads if len(set(heads)) > 1 else [log.header.started[:16].replace("T", " ") for log in logs]

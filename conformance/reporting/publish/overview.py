@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,13 @@ from pathlib import Path
 from conformance.library.operations import load_operation, recorded
 from conformance.record.log import count
 from conformance.reporting import groups, table
-from conformance.reporting.html.columns import VERDICTS
+from conformance.reporting.html.columns import ADDRESS, VERDICTS
 from conformance.reporting.html.performance import Performance, of_logs
 from conformance.reporting.origin import ORIGINS, origin_of
 from conformance.reporting.plain import line, presentable
 from conformance.reporting.publish.store import Published
 from conformance.spec.operation import Operation
 from conformance.spec.types import ELEMENT_TYPES
-
-_ADDRESS = re.compile(r"\s*\(https?://[^\s)]*\)")
 
 
 @dataclass(frozen=True)
@@ -164,14 +161,19 @@ def kinds(chosen: Sequence[Published], columns: Sequence[Head]) -> list[Kind]:
     return found
 
 
+def in_order(entries: Sequence[Published]) -> list[Published]:
+    """Foreign backends first, then by name."""
+    order = list(ORIGINS)
+    return sorted(entries, key=lambda one: (order.index(origin_of(one.log).name), one.backend))
+
+
 def section(head: Head, chosen: Sequence[Published]) -> Section:
     """All that is shown of one operation; foreign backends first."""
     own = [one for one in chosen if one.operation == head.name]
     operation = operation_of(own[0])
-    order = list(ORIGINS)
-    own.sort(key=lambda one: (order.index(origin_of(one.log).name), one.backend))
+    own = in_order(own)
     shares = [table.headroom_by_type(one.log) for one in own]
-    types = tuple(name for name in ELEMENT_TYPES if any(name in share for share in shares))
+    types = tuple(name for name in ELEMENT_TYPES if any(name in used for used in shares))
     rows = tuple(
         Row(
             one,
@@ -181,13 +183,13 @@ def section(head: Head, chosen: Sequence[Published]) -> Section:
             line(one.log.header.backend.vendor, 60),
             left_out(one),
             line(table.rounding(one.log), 60),
-            tuple(f"{share[name]:.2f}" if name in share else "" for name in types),
+            tuple(table.share(used[name]) if name in used else "" for name in types),
             line(table.readings(one.log)),
             tuple(f"{g.count}: {line(g.title, 160)}" for g in groups.groups(one.log) if g.status in groups.WRONG)[:3],
             tuple(cell(one, group) for group in operation.groups),
             anchor_of(one),
         )
-        for one, share in zip(own, shares, strict=True)
+        for one, used in zip(own, shares, strict=True)
     )
     performance = of_logs([(one.backend, presentable(one.log)) for one in own])
     return Section(head, operation, types, operation.groups, rows, performance)
@@ -197,7 +199,7 @@ def left_out(one: Published) -> tuple[str, ...]:
     """What a backend does not do, without addresses."""
     if not one.standing.left_out:
         return ()
-    return tuple(_ADDRESS.sub("", text) for text in table.omissions(presentable(one.log), one.standing))
+    return tuple(ADDRESS.sub("", text) for text in table.omissions(presentable(one.log), one.standing))
 
 
 def cell(one: Published, group: str) -> Cell:

@@ -13,7 +13,7 @@ from conformance.reporting.markdown import escaped
 from conformance.reporting.plain import line
 from conformance.reporting.publish import history
 from conformance.reporting.publish.changes import changes
-from conformance.reporting.publish.overview import Head, Row, Section, heads, kinds, operation_of, section
+from conformance.reporting.publish.overview import Head, Row, Section, heads, in_order, kinds, operation_of, section
 from conformance.reporting.publish.store import LARGEST, LOG, Published, current, find, remember
 
 CHANGES = "changes.html"
@@ -38,9 +38,9 @@ def render(root: Path, *, pages: bool = True, say: Callable[[str], object] = lam
     sections = [section(head, chosen) for head in columns]
     for head in columns:
         say(head.name)
-        logs = [one.log for one in chosen if one.operation == head.name]
-        operation = operation_of(next(one for one in chosen if one.operation == head.name))
-        write(root / head.anchor / "latest.html", html.page(logs, operation, home="../latest.html"))
+        serving = in_order([one for one in chosen if one.operation == head.name])
+        text = html.page([one.log for one in serving], operation_of(serving[0]), home="../latest.html")
+        write(root / head.anchor / "latest.html", text)
     for one in entries if pages else ():
         say(f"{one.operation} {one.backend}")
         above = "../../../latest.html"
