@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--clause", action="append", default=[], metavar="ID", help="only cases that cite this clause or group")
     add("--level", choices=["required", "recommended", "informative"], help="only cases of this level")
     add("--case", action="append", default=[], metavar="ID", help="only the case with exactly this id")
-    add("--quick", action="store_true", help="a spread of small cases; never enough to be conformant")
+    add("--quick", action="store_true", help="a varied subset of small cases; cannot prove conformance")
     add("--reading", action="append", default=[], metavar="NAME=CHOICE", help="switch a reading of the contract")
     add("--expectations", metavar="FILE", help="known failures of the backend: they are reported as xfailed")
     add("--no-diagnosis", action="store_true", help="do not say which known mistake failures look like")

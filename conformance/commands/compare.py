@@ -16,7 +16,7 @@ import click
               help="Plain text, or Markdown for a pull request.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; else printed.")
 def command(old: Path, new: Path, labels: tuple[str, ...], kind: str, output: Path | None) -> int:
-    """What changed from OLD to NEW. Exit 1 when something fails now that did not, or passed and is not there any more.
+    """What changed from OLD to NEW. Exit 1 when something fails now that did not, or is gone that passed.
 
     Cases that failed or changed in the same way are one line, with their number. Headroom is listed when it moved by
     half, times when both logs have them and are of the same processor.

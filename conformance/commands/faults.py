@@ -24,8 +24,9 @@ EVERY = 12  # one fault in so many has its explanation measured
 
 @click.command("faults")
 @click.option("-k", "expression", default="", metavar="EXPR",
-              help="Entries whose kind, id and topic match, as pytest's -k.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+              help="Entries whose kind, id and topic match, like pytest's -k.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
+              help="A table to read, or JSON with every entry.")  # fmt: skip
 @click.option("--fast", is_flag=True, help="Stop at the first case that kills a fault.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes.  [default: the CPUs]")
 @click.option("--scheduler", default="", metavar="ADDRESS", help="Run on the workers of a Dask scheduler.")
@@ -35,7 +36,7 @@ EVERY = 12  # one fault in so many has its explanation measured
 @click.option("--every", type=click.IntRange(min=1), default=EVERY, show_default=True, metavar="N",
               help="With --explanations, one fault in so many.")  # fmt: skip
 @click.option("--probes", is_flag=True, hidden=True, help="Of earlier versions; nothing has to be worked out any more.")
-@click.option("--show", type=int, default=SHOWN, show_default=True, help="Lines of every list that are printed.")
+@click.option("--show", type=int, default=SHOWN, show_default=True, metavar="N", help="Lines to print of every list.")
 @operation_option
 def command(
     expression: str,
@@ -50,10 +51,10 @@ def command(
     show: int,
     operation: str,
 ) -> int:
-    """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants too.
+    """Plant every fault of the catalogue, and say which cases kill it; run the conforming variants, too.
 
     Exit code 1 when a fault survives, a variant is failed, or a case does not kill what it says it kills. Without
-    --fast every case is run on every fault, and it is reported what the relations and the generator kill alone.
+    --fast every case is run on every fault; what relations and generator each kill on their own is reported, too.
     With --explanations: 1 when a fault is taken for another, fewer than 95 % are named, or more than 5 % are taken for
     another while their own entries are left out.
     """

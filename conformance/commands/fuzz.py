@@ -39,12 +39,17 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 
 @click.command("fuzz")
 @click.option("-b", "--backend", "connect", required=True, metavar="CONNECT", help="Backend to run.")
-@click.option("--examples", type=click.IntRange(1), metavar="N", help=f"Examples to run [{EXAMPLES}].")
-@click.option("--seconds", type=POSITIVE, metavar="S", help="Time to go on for instead.")
-@click.option("--seed", type=click.IntRange(0), metavar="K", help="The same seed gives the same examples [drawn].")
-@click.option("--keep-going", is_flag=True, help="Go on after the first failure.")
+@click.option("--examples", type=click.IntRange(1), metavar="N", help=f"Examples to run.  [default: {EXAMPLES}]")
+@click.option("--seconds", type=POSITIVE, metavar="S", help="Run for S seconds instead of N examples.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="K",
+    help="Random seed; the same seed gives the same examples  [default: random].",
+)
+@click.option("--keep-going", is_flag=True, help="Do not stop at the first failure.")
 @click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only the I-th of N parts.")
-@click.option("--fresh", is_flag=True, help="Do not begin with what failed in earlier campaigns, and save nothing.")
+@click.option("--fresh", is_flag=True, help="Ignore, and do not update, the failures kept from earlier campaigns.")
 @click.option("--wear", "worn", type=click.IntRange(1), metavar="N",
               help="Call one session N times with few shapes instead (100000), and look for change.")  # fmt: skip
 @operation_option

@@ -39,9 +39,14 @@ MOST_MEMORY = 1 << 40  # MiB, far beyond any machine and within 64 bits as bytes
 def selection_options(function: Command) -> Command:
     """-k, --clause, --level, --case and --quick: which cases are meant."""
     options = [
-        click.option("-k", "expression", default="", metavar="EXPR", help="Cases whose id matches, as pytest's -k."),
+        click.option("-k", "expression", default="", metavar="EXPR", help="Cases whose id matches, like pytest's -k."),
         click.option("--clause", "clauses", multiple=True, metavar="ID", help="Cases that cite a clause or group."),
-        click.option("--level", type=click.Choice(["required", "recommended", "informative"]), default=None),
+        click.option(
+            "--level",
+            type=click.Choice(["required", "recommended", "informative"]),
+            default=None,
+            help="Cases of one level.",
+        ),
         click.option(
             "--case",
             "ids",
@@ -49,7 +54,7 @@ def selection_options(function: Command) -> Command:
             metavar="CASE",
             help="A case, or a group of cases such as rotation/widths; repeatable.",
         ),
-        click.option("--quick", is_flag=True, help="A spread of small cases; never enough to be conformant."),
+        click.option("--quick", is_flag=True, help="A varied subset of small cases; cannot prove conformance."),
     ]
     for option in reversed(options):
         function = option(function)

@@ -28,7 +28,7 @@ NAMES: Mapping[np.dtype[Any], str] = {
 
 
 class Worst(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The element that is furthest off: where it stands, what is there and what should be.
+    """The worst element: where it stands, what is there and what should be.
 
     `error`, `bound` and `ratio` are None where they are not finite; numbers that may be NaN are texts. `ulps` counts
     units in the last place of the element type at the wanted value. `says` is what is wrong, where numbers do not tell;

@@ -67,7 +67,7 @@ def read(name: str) -> Stored | None:
 
 
 def write(name: str, stored: Stored) -> None:
-    """Keep a library. Failing to is no error: the next start reads the files again."""
+    """Keep a library. Failing to is not an error: the next start reads the files again."""
     try:
         place = folder()
         place.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
 
 def matcher(expression: str) -> Test:
-    """A test for ids, as pytest's -k: words that occur in the id, with `and`, `or`, `not` and parentheses.
+    """A test for ids, like pytest's -k: words that occur in the id, with `and`, `or`, `not` and parentheses.
 
     Raises `UsageError` for an expression that is none.
     """

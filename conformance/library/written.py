@@ -36,7 +36,7 @@ class Expect(Strict, frozen=True):
 class Cover(Strict, frozen=True):
     """A covering array: every combination of `strength` axes occurs, except where an expression of `except` holds.
 
-    In those an axis stands for its number, or for the position of its value where that is no number.
+    In those an axis stands for its number, or for the position of its value where that is not a number.
     """
 
     strength: Annotated[int, msgspec.Meta(ge=1)]

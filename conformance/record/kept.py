@@ -32,7 +32,7 @@ class Saved:
         return found
 
     def keep(self, case: Case) -> None:
-        """Save a case. Failing to is no error: it is in the log as well."""
+        """Save a case. Failing to is not an error: it is in the log as well."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             if len(list(self.folder.iterdir())) < KEPT:

@@ -88,7 +88,7 @@ def rounding(log: Log) -> str:
 def used(outcome: Outcome) -> Mapping[str, float]:
     """Error / bound by clause of an outcome that passed, where within the bound.
 
-    A case of a recommended clause is warned of, and not failed, whatever it is off by.
+    A case of a recommended clause never fails: however far it is off, it is a warning.
     """
     return {c: ratio for c, ratio in outcome.headroom.items() if ratio <= 1} if outcome.status in GOOD else {}
 

@@ -76,7 +76,7 @@ class Work(Protocol):
         ...
 
     def again(self, unit: Any, lost: Lost, said: str, before: str) -> Any:
-        """The unit to do again, in a new process, when a process was lost in it; None when that is of no use.
+        """The unit to do again, in a new process, when a process was lost in it; None when that would not help.
 
         `said` is what the process printed, `before` names the unit that it did before.
         """

@@ -134,5 +134,5 @@ def _root(E: int) -> Decimal:
 
 
 def _sink(x: Any) -> Decimal | None:
-    """ATT-4; None for minus infinity, which is no sink."""
+    """ATT-4; None for minus infinity, which is not a sink."""
     return None if float(x) == -np.inf else _decimal(_exact(x))

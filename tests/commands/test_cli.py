@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from conformance.cli import cli as group
 from conformance.cli import main
 
 HERE = Path(__file__).parents[1]
@@ -147,10 +149,27 @@ class TestOtherVerbs:
         native = next(line for line in out.splitlines() if "openvino-native" in line)
         assert "usable" in native or "unavailable" in native
 
-    def test_doctor_is_content(self, cli):
+    def test_doctor_finds_nothing_broken(self, cli):
         code, out, _ = cli("doctor")
         assert code == 0, out
         assert out.count("ok ") >= 5
+
+    def test_every_option_of_every_verb_has_help(self):
+        def commands(group, path=()):
+            for name in group.list_commands(None):
+                command = group.get_command(None, name)
+                yield " ".join((*path, name)), command
+                if isinstance(command, click.Group):
+                    yield from commands(command, (*path, name))
+
+        found = {
+            f"{name} {option.opts[-1]}": option.help
+            for name, command in commands(group)
+            for option in command.params
+            if isinstance(option, click.Option)
+        }
+        assert len(found) > 100
+        assert [name for name, says in found.items() if not says] == []
 
     def test_help_names_every_verb(self, cli):
         from conformance.cli import VERBS

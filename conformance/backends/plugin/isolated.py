@@ -93,7 +93,7 @@ class Isolated:
             return self._house
 
     def lose(self, house: House) -> None:
-        """A process is of no use any more."""
+        """The process cannot be used any more."""
         with self._lock:
             self._said += house.close()
             if self._house is house:

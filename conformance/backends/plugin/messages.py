@@ -128,7 +128,7 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unusable(msgspec.Struct, frozen=True, tag=True):
-    """There is no backend, and why."""
+    """Why there is no backend."""
 
     reason: str
 

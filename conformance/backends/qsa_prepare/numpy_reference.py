@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class NumPyReference:
-    """Connect string `numpy`. It shows that harness and reference agree; it is no oracle for itself."""
+    """Connect string `numpy`. It shows that harness and reference agree; it cannot judge itself."""
 
     def __init__(self, readings: Readings | None = None) -> None:
         self.readings = readings

@@ -91,7 +91,7 @@ class TransformersSession:
         """Nothing is held."""
 
     def _blocks(self, tokens: Array, end: int) -> Array:
-        """The selected blocks among the `end` visible tokens: the incomplete one that the mask adds is no selection."""
+        """The selected blocks among the `end` visible tokens; the incomplete one that the mask adds does not count."""
         whole = tokens[: end // self._r * self._r].reshape(-1, self._r)
         found: Array = np.flatnonzero(whole.any(axis=1))
         return found
