@@ -110,7 +110,9 @@ def _cases(library: Library, info: BackendInfo) -> Iterator[Case]:
     plain = [
         msgspec.structs.replace(case, streams=(), relations=(), audits=())
         for case in library.cases
-        if case.element_type in taken[:1] and not (case.refusal or case.change or case.values) and size(case) <= SMALL
+        if case.element_type in taken[:1]
+        and not (case.refusal or case.change or case.values)
+        and size(case, library.operation) <= SMALL
     ]
     topics: dict[str, list[Case]] = {}
     for case in plain:

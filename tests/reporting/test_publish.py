@@ -192,6 +192,13 @@ class TestAdding:
         assert self.logs(root) == before
         assert len(read_log(target).perf) == 3
 
+    def test_an_interrupted_timing_does_not_take_the_place_of_the_whole_run(self, root, tmp_path):
+        log = read_log(tmp_path / "b.jsonl")
+        lines = (tmp_path / "b.jsonl").read_bytes().splitlines(keepends=True)
+        perf = [msgspec.json.encode(record) + b"\n" for record in timed(log).perf]
+        (tmp_path / "t.jsonl").write_bytes(b"".join([*lines[:-1], *perf]))
+        assert not read_log(publish.add(root, tmp_path / "t.jsonl")).interrupted
+
     def test_with_replace_an_earlier_log_goes_and_its_line_in_the_history_stays(self, root, few, tmp_path):
         made(few, taking(few, 0.7, "fail"), tmp_path / "x.jsonl", connect="numpy", version="1.0")
         before = self.logs(root)

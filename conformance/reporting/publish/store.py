@@ -176,7 +176,7 @@ def _alike(one: Log, other: Log) -> bool:
 def _supersedes(log: Log, there: Log, *, replace: bool) -> bool:
     """Whether a log is to be written in the place of another: of the same run the one that holds more."""
     if _same_run(there, log):
-        return (len(log.perf), not log.interrupted) > (len(there.perf), not there.interrupted)
+        return (not log.interrupted, len(log.perf)) > (not there.interrupted, len(there.perf))
     return replace
 
 
