@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformance.backends.mlx.arrays import array_of, mlx, mlx_of
+from conformance.backends.protocol import Unsupported
 from conformance.backends.qsa_prepare.peer import RAW, Peer
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from conformance.backends.qsa_prepare.tokens import Tables, Tokens
 
 URL = "https://github.com/raullenchai/Rapid-MLX/issues"
+MOST = 1 << 15  # tokens of a call that its cache takes one by one, which is all but a single sequence from a block on
 _replacing = threading.Lock()  # cos and sin are replaced in a global of the foreign module
 
 
@@ -45,8 +47,14 @@ class RapidMlx(Peer):
         self.version = f"{version('rapid-mlx')} (mlx {self._mx.__version__})"
 
     def compute(self, tokens: Tokens, epsilon: float, weight: Array, tables: Sequence[Tables]) -> Computed:
-        """Block keys, the past ones included, and the raw keys in the ring."""
+        """Block keys, the past ones included, and the raw keys in the ring.
+
+        Raises `Unsupported` for a call that takes too long.
+        """
         mx, r, N = self._mx, tokens.r, tokens.N
+        at_once = N == 1 and not tokens.waiting[0] and not tokens.pad[0]
+        if N * tokens.L > MOST and not at_once:
+            raise Unsupported("size", "Rapid-MLX goes token by token here, which would take minutes", URL)
         # Sequence n has the positions from n * stride on; the ring asks for nothing but the remainder by r.
         stride = r * (1 + -(-max(tokens.count(n) for n in range(N)) // r))
         cos = np.zeros((stride * N, tables[0][0].shape[1]), np.float32)
