@@ -354,18 +354,18 @@ class _Search:
         hits, score = likes.count(True), 0
         if likes.count(False) > len(tried) // MISSED:
             return None
-        conflicts = 0
+        conflicts, missed = 0, likes.count(False)
         for one in others:
             like = self._like(suspect, one)
             score += like is True
+            missed += like is False
             after = tuple(self.known[name] for name in one[1].after if name in self.known)
             theirs = self.lab.of(suspect, until(*one), self.info, after).outcome
             hidden = one[1].sort in HIDING and theirs.sort is Kind.VALUE
             conflicts += like is False and theirs.status in BAD and not hidden
         if conflicts > len(others) // MISSED:
             return None
-        everything = len(tried) + len(others)
-        if hits < FEW and everything - score - hits > everything // MISSED:
+        if hits < FEW and missed > (score + hits + missed) // MISSED:
             return None  # of so few cases anything may be the cause, unless it is that of all others too
         return score + hits, Match((suspect,), hits, len(tried), good, len(passes))
 
