@@ -367,7 +367,7 @@ class _Search:
             return None
         if hits < FEW and missed > (score + hits + missed) // MISSED:
             return None  # of so few cases anything may be the cause, unless it is that of all others too
-        return score + hits, Match((suspect,), hits, len(tried), good, len(passes))
+        return score + hits, Match((suspect,), hits, hits + likes.count(False), good, len(passes))
 
     def _near(self, failures: Sequence[Seen], most: int, suspect: Suspect | None = None) -> list[Seen]:
         """Passing cases: those that are to show the suspect, those written as one with the failures, and a spread."""
