@@ -18,7 +18,10 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)?(#[^)\s]*)?(\))")
 LINE = re.compile(r"#L(\d+)$")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".cpp": "cpp", ".json": "json"}
 COPIED = ("reports",)  # folders that are part of the site as they are
-PLACES = {"README.md": "index.md", "reports/README.md": "reports/index.md"}  # where files of the repository stand in it
+PLACES = {
+    "README.md": "index.md",
+    "reports/README.md": "reports/overview.md",
+}  # where files of the repository stand in it
 
 
 def on_files(files: Files, config: Any) -> Files:

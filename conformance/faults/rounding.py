@@ -17,7 +17,7 @@ import numpy as np
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
-from conformance.faults.trial import size
+from conformance.faults.trial import SMALL, size
 from conformance.judging.calling import Inputs, Run
 from conformance.judging.engine import Engine
 from conformance.library.reading import Library
@@ -29,7 +29,6 @@ from reference.parts import elements
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SHORT = ("bf16", "f16")  # types in which a rounding shows
-SMALL = 3e4  # product of the dimensions of a case that is asked
 TELLING = 8  # cases
 ENOUGH = 60  # elements by which families differ
 ALIKE = 0.9  # share of them in which a backend has the bits of its family
