@@ -88,10 +88,13 @@ def ready(
 
 
 def operations_of(text: str, limits: Limits | None = None, *, isolate: bool = False) -> tuple[str, ...]:
-    """The operations that the backend of a connect string serves. Raises as `usable` does."""
-    bundled = operations(text.partition(":")[0])
-    if bundled:
-        return bundled
+    """The operations that the backend of a connect string serves. Raises as `usable` does.
+
+    What stands after the colon of a bundled one leaves those whose adapter takes it.
+    """
+    name, _, rest = text.partition(":")
+    if bundled := operations(name):
+        return tuple(one for one in bundled if not rest or embedded()[name, one][1].argument) or bundled
     backend, infos = ready(text, limits, isolate=isolate)
     close(backend)
     return tuple(info.operation for info in infos)

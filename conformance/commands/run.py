@@ -190,7 +190,7 @@ def run_operation(
         try:
             logs.append(run_one(plan, source, path, isolation=isolation, earlier=earlier, explain=diagnosis))
         except (BackendError, Unsupported) as error:
-            unusable.append(f"{plan.connect}: {error}")
+            unusable.append(cannot_be_run(plan.connect, error))
         else:
             if not from_log:
                 latest.remember(logs[-1])
@@ -207,6 +207,12 @@ def run_operation(
     if output_format == "github" and logs:
         click.echo(github(logs))
     return conclude(logs, tasks, unusable, bool(backends or resume), allow_incomplete=allow_incomplete)
+
+
+def cannot_be_run(connect: str, error: Exception) -> str:
+    """The sentence of an error, behind the connect string that it may begin with."""
+    text = str(error)
+    return text if text.startswith(f"{connect}: ") else f"{connect}: {text}"
 
 
 def conclude(

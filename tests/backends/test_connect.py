@@ -111,3 +111,8 @@ def test_an_embedded_backend_refuses_another_operation(name):
 def test_an_embedded_backend_does_not_serve_every_operation():
     with pytest.raises(Unsupported, match="'numpy' does not serve Nothing; it serves"):
         connecting.usable("numpy", operation="Nothing")
+
+
+def test_what_stands_after_the_colon_chooses_the_operations():
+    assert set(operations_of("nemo-automodel")) > {"QSAPrepare", "SparseAttentionIndexer"}
+    assert operations_of("nemo-automodel:packed") == ("QSAPrepare",)
