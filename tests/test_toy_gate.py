@@ -117,7 +117,8 @@ def test_it_is_timed():
 
 def test_its_pages_and_reports_are_written(tmp_path):
     cli("docs", *OWN, "-o", tmp_path)
-    assert "CHO-1" in (tmp_path / "contract-pick.md").read_text()
+    assert "(cases-pick.md#cho-1)" in (tmp_path / "contract-pick.md").read_text()
+    assert "\n### CHO-1\n" in (tmp_path / "cases-pick.md").read_text()
     assert "latest.html: 1 report" in cli("publish", *NAMED, "-b", RIGHT, "-o", tmp_path / "reports")
 
 

@@ -16,7 +16,7 @@ from conformance.commands.options import described_option
 @described_option
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a page is out of date.")
 def command(operation: str, output: Path, check: bool) -> int:
-    """Write the contract with the cases of every clause, and the JSON Schema of the log."""
+    """Write the contracts, the cases of their clauses, and the JSON Schema of the log."""
     from conformance.commands.report import write
     from conformance.library.operations import operations, own_roots
     from conformance.library.reading import load_library

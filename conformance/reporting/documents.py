@@ -1,4 +1,4 @@
-"""Pages of the documentation that follow from data: the contract with its cases, and the schema of the log."""
+"""Pages of the documentation that follow from data: contracts, cases by clause, and the schema of the log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from conformance.errors import plural
 from conformance.library.operations import DEFAULT, folder_of
 from conformance.library.reading import Library
 from conformance.record.log import json_schema
@@ -27,6 +28,7 @@ GENERATED = "<!-- Written by `qsa-conformance docs` from operation.yaml and the 
 def documents(libraries: Sequence[Library]) -> dict[str, str]:
     """File name below docs/ to content, of every page that is generated."""
     pages = {page_of(library): contract(library) for library in libraries}
+    pages |= {cases_page_of(library): cases(library) for library in libraries}
     return pages | {"log.schema.json": json.dumps(log_schema(), indent=2, ensure_ascii=False) + "\n"}
 
 
@@ -34,6 +36,11 @@ def page_of(library: Library) -> str:
     """The name of the page of a contract: contract.md for the first operation, with the operation's name for others."""
     name = library.operation.operation
     return "contract.md" if folder_of(name) == DEFAULT else f"contract-{folder_of(name).replace('_', '-')}.md"
+
+
+def cases_page_of(library: Library) -> str:
+    """The name of the page that lists an operation's cases."""
+    return f"cases-{folder_of(library.operation.operation).replace('_', '-')}.md"
 
 
 def outdated(libraries: Sequence[Library], folder: Path) -> list[str]:
@@ -56,7 +63,7 @@ def log_schema() -> Mapping[str, object]:
 
 
 def contract(library: Library) -> str:
-    """The contract as a Markdown page, every clause with the cases that cite it."""
+    """The contract as a Markdown page; every clause links the list of the cases that cite it."""
     operation = library.operation
     lines = [
         GENERATED,
@@ -151,20 +158,57 @@ def _clauses(library: Library) -> Iterator[str]:
             if clause.group != group:
                 continue
             ground = ", ".join(GROUNDS.get(letter, letter) for letter in clause.ground)
-            yield from [f"#### {clause.id}", "", clause.says, "", f"*{clause.level}; {ground}*", ""]
-            cases = [case for case in library.cases if clause.id in case.clauses]
-            yield from [f"Cases, {len(cases)}: {', '.join(_links(cases)) or 'none'}", ""]
+            yield from [f"#### {clause.id}", "", clause.says, ""]
+            if clause.formula:
+                yield from [*(f"    {line}" for line in clause.formula.splitlines()), ""]
+            count = plural(len(_citing(library, clause.id)), "case")
+            where = f"[{count}]({cases_page_of(library)}#{clause.id.lower()})"
+            yield from [f"*{clause.level}; {ground}* · {where}", ""]
 
 
-def _links(cases: Sequence[Case]) -> Iterator[str]:
-    """A link for every written case, with the number of cases it was expanded into."""
-    written: dict[str, list[Case]] = {}
+def cases(library: Library) -> str:
+    """The cases of every clause as a Markdown page, by topic; each links the line that it is written at."""
+    operation = library.operation
+    lines = [
+        GENERATED,
+        "",
+        f"# The cases of {operation.operation}",
+        "",
+        f"The library has {plural(len(library.cases), 'case')}. Below every clause of the "
+        f"[contract]({page_of(library)}) stand those that cite it, by topic; "
+        "the number behind a case says how many it is expanded into. "
+        f"`qsa-conformance cases show 'TOPIC/ID' --operation {operation.operation}` shows one.",
+        "",
+    ]
+    for group, title in operation.groups.items():
+        lines += [f"## {group}: {title}", ""]
+        for clause in operation.clauses:
+            if clause.group == group:
+                back = f"{page_of(library)}#{clause.id.lower()}"
+                lines += [f"### {clause.id}", "", f"{clause.says} [Contract]({back})", ""]
+                lines += [*_by_topic(_citing(library, clause.id)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _citing(library: Library, clause: str) -> list[Case]:
+    return [case for case in library.cases if clause in case.clauses]
+
+
+def _by_topic(cases: Sequence[Case]) -> Iterator[str]:
+    """A line for every topic, with a link for every written case and the number of cases it was expanded into."""
+    written: dict[str, dict[str, list[Case]]] = {}
     for case in cases:
-        written.setdefault(case.id.partition("[")[0], []).append(case)
-    for name, expanded in written.items():
-        path, _, line = expanded[0].place.rpartition(":")
-        many = f" ({len(expanded)})" if len(expanded) > 1 else ""
-        yield f"[{name}](../{path}#L{line}){many}"
+        topic, _, name = case.id.partition("[")[0].rpartition("/")
+        written.setdefault(topic, {}).setdefault(name, []).append(case)
+    if not cases:
+        yield "None."
+    for topic, names in written.items():
+        links = []
+        for name, expanded in names.items():
+            path, _, line = expanded[0].place.rpartition(":")
+            many = f" ({len(expanded)})" if len(expanded) > 1 else ""
+            links.append(f"[{name}](../{path}#L{line}){many}")
+        yield f"- **{topic}**: {', '.join(links)}"
 
 
 def _readings(operation: Operation) -> list[str]:

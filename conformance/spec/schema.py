@@ -159,6 +159,7 @@ class Clause(Strict, frozen=True):
     level: Level
     ground: str
     says: str
+    formula: str = ""  # the same for the page of the contract, where a formula says it shorter; lines of plain text
 
     @property
     def group(self) -> str:

@@ -18,7 +18,7 @@ from conformance.library.operations import operations
 from conformance.library.reading import Library, load_file, load_library
 from conformance.library.written import File, Written
 from conformance.record.expectations import load
-from conformance.reporting.documents import documents, outdated
+from conformance.reporting.documents import cases_page_of, documents, outdated, page_of
 from conformance.spec.aims import AIMS
 from conformance.spec.operation import Operation
 
@@ -58,20 +58,37 @@ class TestGenerated:
         (tmp_path / "log.schema.json").unlink()
         assert outdated([library], tmp_path) == ["contract.md", "log.schema.json"]
 
-    def test_every_clause_links_its_cases(self, library):
-        text = page("contract.md")
+    @pytest.mark.parametrize("name", operations())
+    def test_every_clause_links_its_cases(self, name):
+        library = load_library(name)
+        contract, cases = page(page_of(library)), page(cases_page_of(library))
         for clause in library.operation.clauses:
-            section = text[text.index(f"#### {clause.id}\n") :].split("\n#### ")[0]
+            section = contract[contract.index(f"#### {clause.id}\n") :].split("\n#### ")[0]
             assert clause.says in section
-            expected = {c.id.partition("[")[0] for c in library.cases if clause.id in c.clauses}
-            assert set(re.findall(r"\[([^]]*)\]\(\.\./cases", section)) == expected
+            assert f"]({cases_page_of(library)}#{clause.id.lower()})" in section
+            listed = cases[cases.index(f"\n### {clause.id}\n") :].split("\n## ")[0].split("\n### ")[1]
+            found = set()
+            for topic, line in re.findall(r"^- \*\*(.*?)\*\*: (.*)$", listed, re.MULTILINE):
+                found |= {f"{topic}/{case}" for case in re.findall(r"\[([^]]*)\]\(\.\./cases", line)}
+            assert found == {c.id.partition("[")[0] for c in library.cases if clause.id in c.clauses}
+
+    @pytest.mark.parametrize("name", operations())
+    def test_a_contract_can_be_read(self, name):
+        """Lists of cases stand in a page of their own."""
+        text = page(page_of(load_library(name)))
+        assert "](../cases" not in text
+        assert max(len(line) for line in text.splitlines() if not line.startswith("|")) < 600
+
+    def test_the_rotation_is_in_the_contract(self):
+        section = page("contract.md").split("#### ROT-1\n")[1].split("\n#### ")[0]
+        assert "y[j + Dr/2] * sin[j]" in section and "+ y[j]        * sin[j + Dr/2]" in section
 
     def test_a_link_leads_to_the_line_of_its_case(self):
-        links = re.findall(r"\[([^]]*)\]\(\.\./([^)#]*)#L(\d+)\)", page("contract.md"))
+        links = re.findall(r"\[([^]]*)\]\(\.\./([^)#]*)#L(\d+)\)", page("cases-qsa-prepare.md"))
         assert len(links) > 300
         for name, path, line in links[::17]:
             written = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-            assert written.strip().lstrip("- ").startswith(f"id: {name.partition('/')[2]}")
+            assert written.strip().lstrip("- ").startswith(f"id: {name}")
 
     def test_a_frozen_log_keeps_to_the_schema(self):
         validator = jsonschema.Draft202012Validator(json.loads(page("log.schema.json")))
