@@ -18,7 +18,7 @@ from conformance.commands.options import described_option
               help="File to write the script to; else it is printed.")  # fmt: skip
 @described_option
 def command(log: Path, case_id: str, function: str, output: Path | None) -> int:
-    """Write a script of at most 60 lines that shows the failure of CASE: inputs, what is due, and the worst element.
+    """Write a script of at most 66 lines that shows the failure of CASE: inputs, what is due, and the worst element.
 
     It runs wherever NumPy is, and judges any function that takes the operation's inputs by name. Its exit code is 0
     when the function is right, 1 when it is wrong, and 2 as long as there is no function in it.

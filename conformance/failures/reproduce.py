@@ -1,13 +1,11 @@
 """A failure as a script of its own: inputs, what is due, and a comparison, in NumPy alone.
 
-Small arrays are written out. Large ones are drawn again by the counter formula where that is exact, and packed
-otherwise; every expression is tried out before it is written. Outputs that are large are judged in places.
+Which calls a script makes and how it is put together stands here; how arrays are written in `script_arrays`, what is
+due of an output in `script_due`, and the functions that a script is given in `script_helpers`.
 """
 
 from __future__ import annotations
 
-import base64
-import inspect
 import re
 import textwrap
 import zlib
@@ -15,114 +13,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import msgspec
-import numpy as np
 
 from conformance import __version__
 from conformance.errors import UsageError
 from conformance.failures.calls import Made, failing, made
+from conformance.failures.script_arrays import BF16, Arrays, number, numpy_name
+from conformance.failures.script_due import Due
+from conformance.failures.script_helpers import CHOICE, HELPERS, SEEN, UNPACK, WRONG, WRONG_WHOLE
 from conformance.judging.calling import Array
 from conformance.judging.outcome import Kind
 from conformance.record.recorded import Recorded
 from conformance.record.records import info_of
-from conformance.spec import aims
 from conformance.spec.case import summary
-from conformance.spec.inputs import inputs_of
 from conformance.spec.operation import Operation
-from conformance.spec.streams import spans
-from conformance.spec.types import dtype, is_integer, smallest_normal
-from reference.chosen import Chosen, Repeated
-from reference.expected import Expected
-from reference.parts import Fed, elements
+from conformance.spec.types import dtype, is_integer
 
 LINES = 66  # that a script has at most
-WRITTEN = 48  # elements that are written out
-ROWS = 4  # rows of choices that are judged when none is the worst
-JUDGED = 240  # elements of an output that are judged when there are more
 CALLS, EARLY = 8, 2  # calls of a script, and how many of them are the first ones when there are more
 AGAIN = 3  # more calls of the last kind when its bits differ: what alternates is right every other time
 MOST = 8_000_000  # characters of a script
 WIDTH = 116
-BF16 = np.dtype(ml_dtypes.bfloat16)
-
-# Helpers that a script is given when it needs them.
-
-UNPACK = """
-def unpack(t, kind, *shape): return np.frombuffer(zlib.decompress(base64.b64decode(t)), kind).reshape(shape).copy()
-"""
-NUMBERS = """
-def numbers(start, shape):  # SplitMix64
-    z = (np.arange(1, np.prod(shape) + 1, dtype=np.uint64) + np.uint64(start)) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1):
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return z
-"""
-UNIT = """
-def unit(start, *shape): return ((numbers(start, shape) >> np.uint64(11)) * 2.0**-53).reshape(shape)
-"""
-BELL = """
-def bell(start, *shape):
-    total = numbers(start, shape).view(np.uint16).reshape(-1, 4).sum(1, dtype=np.uint32)
-    return ((total - 131070.0) * (1.7320508075688772 / 65536.0)).reshape(shape)
-"""
-IGNORE = """
-def ignore(x, mask, *values):  # other numbers in rows that have no effect
-    rows = np.unpackbits(unpack(mask, np.uint8, -1), count=x.shape[0] * x.shape[1]).reshape(x.shape[:2]) == 1
-    x[rows] = np.resize(values, x[rows].shape)
-    return x
-"""
-NARROW = """
-def narrow(x):  # to bf16: the upper half of a float32, rounded to even, as uint16
-    bits = np.array(x, np.float32).view(np.uint32)
-    return np.where(np.isnan(x), 0x7FC0, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-"""
-WRONG = """
-def wrong(name, got, shape, at, want, bound, kind=T):  # "" when the elements `at` are right; bound 0: the same bits
-    got, at, want, bound = np.asarray(got), np.array(at, int), np.array(want, float), np.array(bound, float)
-    if got.dtype != kind or (got.shape != shape and (got.size or shape != (0,))):
-        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(kind)}{list(shape)}"
-    x = WIDE.astype(float)
-    with np.errstate(all="ignore"):
-        off, over = abs(x - want), np.isinf(x) & (x * want > 0) & (abs(want) + bound > TOP) & (bound > 0)
-        same = (x == want) & (np.signbit(x) == np.signbit(want)) | (x != x) & (want != want)
-        share = np.where(same | over, 0, np.nan_to_num(off / bound, nan=np.inf))
-    i = share.argmax() if share.max(initial=0) > 1 else None
-    place = "" if i is None else [*map(int, np.unravel_index(at[i], shape))]
-    return place and f"{name}{place} is {x[i]:.9g}, not {want[i]:.9g}: off by {off[i]:.3g}, allowed {bound[i]:.3g}"
-"""
-WRONG_WHOLE = """
-def wrong(name, got, shape, at, want, bound, kind):  # "" when the elements `at` are right; a bound: judged below
-    got = np.asarray(got)
-    if got.dtype != kind or got.shape != shape:
-        return f"{name} is {got.dtype}{list(got.shape)}, not {np.dtype(kind)}{list(shape)}"
-    off = [(i, w) for i, w, b in zip(at, want, bound) if not b and got.flat[i] != w]
-    place = off and [*map(int, np.unravel_index(off[0][0], shape))]
-    return off and f"{name}{place} is {got.flat[off[0][0]]}, not {off[0][1]:g}"
-"""
-CHOICE = """
-def unfit(name, got, start, count, score, error, ties):  # "" when `count` entries from `start` on are a right choice
-    got, V = np.ravel(got)[start : start + count].tolist(), len(score)
-    if len(set(got)) < count or min(got) < 0 or max(got) >= V:
-        return f"{name} {got} are not {count} different ones of 0 to {V - 1}"
-    for a, u in [(a, u) for a in got for u in range(V) if u not in got]:
-        tie = ties and u < a and score[a] == score[u] and error[a] == error[u] == 0
-        if tie or score[a] + error[a] < score[u] - error[u]:
-            return f"{name} {got}: {a} scores {score[a]:.9g} and is taken, {u} scores {score[u]:.9g} and is left out"
-"""
-SEEN = """
-def seen(x, at):  # the bits of what is specified; one NaN is as good as another
-    x, nan = (x := np.ravel(x)[at]), NANS
-    return np.where(nan, 0, x).astype(x.dtype).tobytes(), nan.tobytes()
-"""
-HELPERS = (UNPACK, NUMBERS, UNIT, BELL, IGNORE, NARROW)
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "unit(": (NUMBERS, UNIT),
-    "bell(": (NUMBERS, BELL),
-    "ignore(": (UNPACK, IGNORE),
-    "narrow(": (NARROW,),
-    "unpack(": (UNPACK,),
-}
 
 AS_NAMED = "got = got if isinstance(got, dict) else dict(zip(due, got if isinstance(got, (tuple, list)) else [got]))"
 CHOSEN_WELL = "problems = problems or [p for name, *row in choices if (p := unfit(name, got[name], *row))]"
@@ -130,18 +41,6 @@ VERDICT = [
     'print("\\n".join(f"wrong: {problem}" for problem in problems) or "right")',
     "sys.exit(bool(problems))",
 ]
-
-# Exact arithmetic alone: what a cosine or a power is may differ from machine to machine.
-AIMS: Mapping[str, str] = {
-    "bell": "{bell} * {scale} + {offset}",
-    "uniform": "{low} + {unit} * ({high} - {low})",
-    "integers": "np.floor({low} + {unit} * ({high} - {low} + 1))",
-    "constant": "np.full({shape}, {value}, float)",
-    "choice": "np.array({values}, float)[np.floor({unit} * {count}).astype(int)]",
-    "subnormal": "({unit} * 2 - 1) * {tiny} * {scale}",
-    "near_largest": "np.where({unit} < 0.5, -1.0, 1.0) * TOP * {share}",
-    "spikes": "np.where({other_unit} < 1.0 / {every}, {bell} * {size}, 0.0)",
-}
 
 
 def script(found: Recorded, operation: Operation, function: str = "") -> str:
@@ -169,10 +68,8 @@ def script(found: Recorded, operation: Operation, function: str = "") -> str:
         raise _unshowable(found, "it shows in no call of its own")
     writer = _Writer(found, operation, calls[-1].config.element_type)
     calls = [*before, *calls]
-    alone = len(calls) == 1 and outcome.sort not in (
-        Kind.MODIFIED,
-        Kind.CHANGED,
-    )  # by which inputs and earlier outputs stay as they are
+    # Several calls also show whether inputs and earlier outputs stay as they are.
+    alone = len(calls) == 1 and outcome.sort not in (Kind.MODIFIED, Kind.CHANGED)
     return writer.script(function, *(writer.single(calls[0]) if alone else writer.several(calls)))
 
 
@@ -187,40 +84,35 @@ def function_name(operation: Operation) -> str:
 
 
 class _Writer:
-    """Writes the parts of one script, and notes the helpers that they need; T is the type of the call that is wrong."""
+    """Writes one script; T is the type of the call that is wrong."""
 
     def __init__(self, found: Recorded, operation: Operation, element_type: str) -> None:
         self.found, self.operation, self.case = found, operation, found.case
         self.name = function_name(operation)
-        self.element_type, self.type = element_type, dtype(element_type)
-        self.top = float(ml_dtypes.finfo(self.type).max)
-        self.whole = inputs_of(self.case, operation)
+        self.arrays = Arrays(found.case, operation, element_type)
+        self.due = Due(found, operation, self.arrays)
+        self.bf16 = self.arrays.type == BF16
         self.whole_numbers = all(is_integer(dtype(operation.type_of(o.type, self.case))) for o in operation.outputs)
         self.chooses = False
-        self.needs: set[str] = set()
-        self.names = {"np": np, "zlib": zlib, "base64": base64, "nan": np.nan, "inf": np.inf, "TOP": self.top}
-        self.names["T"] = np.dtype(np.uint16) if self.type == BF16 else self.type
-        for helper in HELPERS:
-            exec(helper, self.names)  # to try expressions out
 
     # The whole
 
     def script(self, function: str, inputs: list[str], body: list[str]) -> str:
         """All of it; `inputs` are lines that may be put together. Raises `UsageError` when it gets too large."""
-        helpers = [helper for helper in HELPERS if helper in self.needs]
+        helpers = [helper for helper in HELPERS if helper in self.arrays.needs]
         if "wrong(" in "".join(body) and self.whole_numbers:
             helpers.append(WRONG_WHOLE)
         elif "wrong(" in "".join(body):
             wide = (
                 "(got.ravel()[at] if kind != T else (got.ravel()[at].astype(np.uint32) << 16).view(np.float32))"
-                if self.type == BF16
+                if self.bf16
                 else "got.ravel()[at]"
             )
             helpers.append(WRONG.replace("WIDE", wide))
         if "unfit(" in "".join(body):
             helpers.append(CHOICE)
         if "seen(" in "".join(body):
-            nans = "(x & 0x7FFF) > 0x7F80 if x.dtype == T else x != x" if self.type == BF16 else "x != x"
+            nans = "(x & 0x7FFF) > 0x7F80 if x.dtype == T else x != x" if self.bf16 else "x != x"
             helpers.append(SEEN.replace("NANS", nans))
         above = [
             *self._docstring(),
@@ -228,7 +120,7 @@ class _Writer:
             "import numpy as np",
             *self._function(function),
             "",
-            f"T, TOP, nan, inf = {_numpy(self.type)}, {self.top!r}, np.nan, np.inf",
+            f"T, TOP, nan, inf = {numpy_name(self.arrays.type)}, {self.arrays.top!r}, np.nan, np.inf",
             *(line for helper in helpers for line in helper.strip().splitlines()),
             "",
         ]
@@ -257,7 +149,7 @@ class _Writer:
             return _import(function, self.name)
         ports = [f"{port.name}=None" if port.optional else port.name for port in self.operation.ports]
         given = ", ".join([*ports, "*", *self.case.attributes])
-        bits = "; bf16 numbers come and go as uint16 bits" if self.type == BF16 else ""
+        bits = "; bf16 numbers come and go as uint16 bits" if self.bf16 else ""
         return [
             "",
             *textwrap.wrap(f"def {self.name}({given}):", WIDTH, subsequent_indent="    "),
@@ -271,7 +163,7 @@ class _Writer:
         """One call."""
         return self._named(call.inputs), [
             "due = {  # shape; places in the flat array that are judged, their values, the largest errors",
-            *self._due(call),
+            *self.due.lines(call),
             "}",
             f"got = {self.name}(**inputs, {_settings(call.config.attributes)})",
             AS_NAMED,
@@ -283,7 +175,7 @@ class _Writer:
 
     def _choices(self, calls: Sequence[Made]) -> list[str]:
         """Lines that judge rows of choices, of every call the worst one or the first few: a list for each call."""
-        rows = [self._rows(call) for call in calls]
+        rows = [self.due.rows(call) for call in calls]
         self.chooses = any(rows)
         if not self.chooses:
             return []
@@ -296,35 +188,9 @@ class _Writer:
             "]",
         ]
 
-    def _rows(self, call: Made) -> list[str]:
-        if call.refused or call.config.element_type != self.element_type:
-            return []
-        return [
-            self._row(name, expected, part, unit)
-            for name, expected in self._expect(call).items()
-            for part in expected.parts
-            if isinstance(part, Chosen)
-            for unit in self._units(name, part)
-        ]
-
-    def _units(self, name: str, part: Chosen) -> list[int]:
-        worst = self.found.outcome.worst
-        index = np.stack([np.asarray(one) for one in part.index], axis=1)
-        if worst and worst.output == name and len(worst.index) == index.shape[1]:
-            found = np.flatnonzero((index == worst.index).all(axis=1))
-            if len(found):
-                return [int(found[0])]
-        return list(range(min(len(index), ROWS)))
-
-    def _row(self, name: str, expected: Expected, part: Chosen, unit: int) -> str:
-        score, error, ties = part.ranking.scores(int(part.rows[unit]))
-        start = np.ravel_multi_index((*(int(one[unit]) for one in part.index), 0), expected.shape)
-        arrays = (_nested(a) if a.size <= WRITTEN else f"{self._packed(a)}.tolist()" for a in (score, error))
-        return f'("{name}", {start}, {int(part.count[unit])}, {", ".join(arrays)}, {ties})'
-
     def several(self, calls: Sequence[Made]) -> tuple[list[str], list[str]]:
         """Calls one after the other: each is judged, and its bits are held against those of its equals before."""
-        bits = self._bits_differ(calls[-1])
+        bits = self.due.bits_differ(calls[-1])
         if bits:
             calls = [calls[0], calls[-1]]
         elif len(calls) > CALLS:
@@ -343,14 +209,14 @@ class _Writer:
                 key = (array.tobytes(), array.dtype.name, array.shape)
                 if key not in pool:
                     pool[key] = len(arrays)
-                    arrays.append(f"    {self._array(array)},")
+                    arrays.append(f"    {self.arrays.of(array)},")
                 places.append(pool[key])
             # Of a call of another type, or one to be refused, which only has to come before, nothing is judged.
-            judged = call.config.element_type == self.element_type and not call.refused
-            due = " ".join(line.strip() for line in self._due(call, only_worst=bits)) if judged else ""
+            judged = call.config.element_type == self.arrays.element_type and not call.refused
+            due = " ".join(line.strip() for line in self.due.lines(call, only_worst=bits)) if judged else ""
             settings = _settings(call.config.attributes)
             equals = "all" if bits else _short(f"{settings} {places}")
-            held = self._held(call, only_worst=bits) if judged else ""
+            held = self.due.held(call, only_worst=bits) if judged else ""
             lines.append(f'    ("{equals}", dict({settings}), {places}, {{{due}}}, {{{held}}}),')
         ports = " ".join(port.name for port in self.operation.ports)
         call_lines = [f"    got = {self.name}(**given, **settings)"]
@@ -382,7 +248,7 @@ class _Writer:
             ),
             "    bits = [] if problems else [seen(got[n], at) for n, at in held.items()]",
             "    if before.setdefault(equals, bits) != bits:",
-            '        problems.append(f"call {number} gives other bits than its equal before")',
+            '        problems.append(f"call {number} returns different bits than the identical call before it")',
             "    returned += [(number, n, x, x.tobytes()) for n, x in got.items()]",
             'problems += [f"{n} of call {c} changed later" for c, n, x, bits in returned if x.tobytes() != bits]',
             *VERDICT,
@@ -392,7 +258,7 @@ class _Writer:
         """One call that is to be refused."""
         due = self.case.refusal
         assert due
-        return self._named(self.whole), [
+        return self._named(self.arrays.whole), [
             "try:",
             f"    {self.name}(**inputs, {_settings(self.case.attributes)})",
             "except Exception as error:",
@@ -403,209 +269,7 @@ class _Writer:
         ]
 
     def _named(self, inputs: Mapping[str, Array]) -> list[str]:
-        return ["inputs = {", *(f'    "{name}": {self._array(array, name)},' for name, array in inputs.items()), "}"]
-
-    # Arrays
-
-    def _array(self, array: Array, port: str = "") -> str:
-        """An expression for an input, which is drawn again if its port is named."""
-        for text in (self._literal(array), self._drawn(array, port) if port else ""):
-            if text and self._gives(text, array):
-                return self._noted(text)
-        return self._packed(array)
-
-    def _noted(self, text: str) -> str:
-        """An expression; the helpers that it calls are needed."""
-        self.needs |= {helper for name, helpers in NEEDS.items() if name in text for helper in helpers}
-        return text
-
-    def _gives(self, text: str, array: Array) -> bool:
-        """Whether an expression gives the bits of an array, but for those of NaN."""
-        with np.errstate(all="ignore"):
-            got = np.asarray(eval(text, self.names))
-        if array.dtype == BF16 and got.dtype == np.uint16:
-            got = got.view(BF16)
-        if got.dtype != array.dtype or got.shape != array.shape:
-            return False
-        if array.dtype.kind in "iu":
-            return bool((got == array).all())
-        a, b = got.astype(np.float64), array.astype(np.float64)
-        same: Array = (a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)
-        return bool(same.all())
-
-    def _literal(self, array: Array) -> str:
-        """The numbers themselves, when they are few or all the same."""
-        if not array.size:
-            return f"np.zeros({array.shape}, {self._kind(array)})"
-        if array.size > 4 and len({value.tobytes() for value in array.ravel()[: WRITTEN + 1]}) == 1:
-            text = f"np.full({array.shape}, {_number(array.ravel()[0])}"
-        elif array.size > WRITTEN:
-            return ""
-        else:
-            text = f"np.array({_nested(array)}"
-        return f"narrow({text}))" if array.dtype == BF16 else f"{text}, {self._kind(array)})"
-
-    def _drawn(self, array: Array, name: str) -> str:
-        """The counter formula of a port: of the whole, or of the tokens of a call."""
-        port = self.operation.port[name]
-        spec = self.case.data.get(name, port.aim)
-        if port.type != "T" or not isinstance(spec, dict) or "inject" in spec or spec.get("aim", "bell") not in AIMS:
-            return ""
-        whole, cut = self.whole[name], ""
-        if array.shape != whole.shape:
-            edges = [edge for stream in self.case.streams for edge in spans(stream)]
-            cuts = [f"[:, {a}:{b}]" for a, b in edges if port.shape[1:2] == (self.operation.tokens,)
-                    and array.tobytes() == whole[:, a:b].tobytes()]  # fmt: skip
-            if not cuts:
-                return ""
-            cut = cuts[0]
-        text = self._aim(name, spec, whole.shape)
-        ignored = self._ignored(name)
-        if ignored.any():
-            values = {"mixed": "nan, TOP, -TOP", "nan": "nan", "huge": "TOP, -TOP", "zero": "0.0"}[self.case.poison]
-            text = f'ignore({text}, "{_pack(np.packbits(ignored))}", {values})'
-        return (f"narrow({text})" if self.type == BF16 else f"({text}).astype(T)") + cut
-
-    def _aim(self, name: str, spec: Mapping[str, Any], shape: tuple[int, ...]) -> str:
-        aim = str(spec.get("aim", "bell"))
-        known = list(inspect.signature(aims.AIMS[aim]).parameters.values())[1:]
-        parameters = {one.name: one.default for one in known} | {k: v for k, v in spec.items() if k != "aim"}
-        sizes = ", ".join(map(str, shape))
-        start, other = (hex(aims.start_of(self.case.seed, name, stream)) for stream in (0, 1))
-        values = {key: repr(value) for key, value in parameters.items()}
-        values |= {
-            "shape": repr(shape),
-            "unit": f"unit({start}, {sizes})",
-            "other_unit": f"unit({other}, {sizes})",
-            "bell": f"bell({start}, {sizes})",
-            "count": str(len(parameters.get("values", ()))),
-            "tiny": repr(smallest_normal(self.type)),
-        }
-        return AIMS[aim].format(**values).replace(" * 1.0 + 0.0", "").replace(" + 0.0", "")
-
-    def _ignored(self, name: str) -> Array:
-        """Mask over the first two axes of a port's elements that are not read."""
-        poisoned, zeroed = (
-            inputs_of(msgspec.structs.replace(self.case, poison=poison, change={}), self.operation)[name]
-            for poison in ("nan", "zero")
-        )
-        mask: Array = np.isnan(poisoned.astype(np.float64)) & ~np.isnan(zeroed.astype(np.float64))
-        return mask[..., 0] if mask.ndim > 2 and mask.size else mask
-
-    def _packed(self, array: Array) -> str:
-        sizes = ", ".join(map(str, array.shape))
-        return self._noted(f'unpack("{_pack(array)}", {self._kind(array)}, {sizes})')
-
-    def _kind(self, array: Array) -> str:
-        return "T" if array.dtype == self.type else _numpy(array.dtype)
-
-    # What is due
-
-    def _bits_differ(self, call: Made) -> bool:
-        """Whether the worst element is within its bound, and its bits are not those of the single call."""
-        worst = self.found.outcome.worst
-        if worst is None or worst.bound is not None:
-            return False
-        expected = self.operation.oracle(call.config.attributes, self.found.log.header.readings).expect(call.inputs)
-        _, bound = _flat(expected[worst.output])
-        shape = expected[worst.output].shape
-        return _within(worst.index, shape) and bool(bound[np.ravel_multi_index(worst.index, shape)] > 0)
-
-    def _held(self, call: Made, *, only_worst: bool) -> str:
-        """The places of every output whose bits are those of an equal call: whatever is specified, in bounds or not."""
-        expected, worst = self._expect(call), self.found.outcome.worst
-        if only_worst:
-            assert worst
-            return f'"{worst.output}": [{np.ravel_multi_index(worst.index, expected[worst.output].shape)}]'
-        found = []
-        for name, one in expected.items():
-            mask = _specified(one)
-            few = str(np.flatnonzero(mask).tolist()) if mask.sum() <= WRITTEN else ""
-            packed = "" if few or mask.all() else f"np.unpackbits({self._packed(np.packbits(mask))})[: {mask.size}] > 0"
-            found.append(f'"{name}": {few or packed or "slice(None)"}')
-        return ", ".join(found)
-
-    def _expect(self, call: Made) -> Mapping[str, Expected]:
-        readings = self.found.log.header.readings
-        expected = self.operation.oracle(call.config.attributes, readings).expect(call.inputs)
-        return {name: expected[name] for name in self.found.log.header.backend.outputs}
-
-    def _due(self, call: Made, *, only_worst: bool = False) -> list[str]:
-        """A line for every output: shape, places, values and largest errors."""
-        expected = self._expect(call)
-        worst = self.found.outcome.worst
-        lines = []
-        for name in self.found.log.header.backend.outputs:
-            index = worst.index if worst and worst.output == name else ()
-            lines.append(f'    "{name}": {self._expected(expected[name], index, only=only_worst)},')
-        return lines
-
-    def _expected(self, expected: Expected, worst: tuple[int, ...], *, only: bool) -> str:
-        want, bound = _flat(expected, quality=self.found.outcome.status == "quality-warning")
-        at = _chosen(_judged(expected, bound).reshape(expected.shape), worst)
-        kind = "" if expected.dtype == self.type else f", {_numpy(expected.dtype)}"
-        if only:
-            at = at[at == np.ravel_multi_index(worst, expected.shape)] if worst else at[:0]
-        values, limits = want[at], bound[at]
-        if at.size > WRITTEN:
-            return f"({expected.shape}, {', '.join(map(self._packed, (at, values, limits)))}{kind})"
-        short = [value if not limit else float(f"{value:.12g}") for value, limit in zip(values, limits, strict=True)]
-        shown = [float(f"{limit * (1 + 5e-5):.4g}") for limit in limits]  # rounded up
-        places = f"range({at.size})" if at.size > 4 and at[-1] == at.size - 1 else str(at.tolist())
-        return f"({expected.shape}, {places}, {_nested(np.array(short))}, {_nested(np.array(shown))}{kind})"
-
-
-def _flat(expected: Expected, *, quality: bool = False) -> tuple[Array, Array]:
-    """Values and bounds of a whole output, flat: 0 for copies, infinite for what is not judged."""
-    want = np.zeros(expected.shape)
-    bound = np.full(expected.shape, np.inf)
-    for part in expected.parts:
-        limits = elements(part, recommended=quality)
-        if isinstance(part, Chosen):
-            want[part.index] = part.value
-        if limits is not None:
-            # Where parts overlap the first one counts that judges an element at all.
-            free = np.isinf(bound[part.index])
-            want[part.index] = np.where(free, limits[0], want[part.index])
-            bound[part.index] = np.where(free, limits[1], bound[part.index])
-    return want.ravel(), bound.ravel()
-
-
-def _specified(expected: Expected) -> Array:
-    """Mask of the elements that an equal call gives again, flat."""
-    mask = np.zeros(expected.shape, dtype=bool)
-    for part in expected.parts:
-        inner = part.part if isinstance(part, Fed) else part
-        mask[part.index] |= (
-            np.arange(inner.value.shape[1]) < inner.count[:, None] if isinstance(inner, Chosen | Repeated) else True
-        )
-    return mask.ravel()
-
-
-def _judged(expected: Expected, bound: Array) -> Array:
-    """Mask of the elements whose bits are looked at, flat: those with a bound, and the entries of choices."""
-    judged = np.isfinite(bound).reshape(expected.shape)
-    for part in expected.parts:
-        if isinstance(part, Chosen):
-            judged[part.index] |= np.arange(part.value.shape[1]) < part.count[:, None]
-    return judged.ravel()
-
-
-def _chosen(judged: Array, worst: tuple[int, ...]) -> Array:
-    """Places, in the flat output, of the elements to judge: around the worst one, and a spread over all others."""
-    places = np.flatnonzero(judged)
-    if len(places) <= JUDGED:
-        return places
-    spread = places[np.linspace(0, len(places) - 1, JUDGED - WRITTEN).astype(np.int64)]
-    if not _within(worst, judged.shape):
-        return spread
-    here = int(np.ravel_multi_index(worst, judged.shape))
-    return np.unique(np.concatenate([spread, places[abs(places - here) <= WRITTEN // 2]]))
-
-
-def _within(index: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether an array of the shape has an element there."""
-    return len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True))
+        return ["inputs = {", *(f'    "{name}": {self.arrays.of(array, name)},' for name, array in inputs.items()), "}"]
 
 
 def _together(lines: list[str], room: int) -> list[str]:
@@ -618,31 +282,11 @@ def _together(lines: list[str], room: int) -> list[str]:
 
 
 def _settings(attributes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_number(value)}" for name, value in attributes.items())
+    return ", ".join(f"{name}={number(value)}" for name, value in attributes.items())
 
 
 def _short(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
-
-
-def _number(value: Any) -> str:
-    """A number with as few digits as give it again in its type."""
-    if isinstance(value, np.generic) and value.dtype in (np.float32, np.float16, BF16):
-        short = float(str(value))
-        return repr(short if np.asarray(short).astype(value.dtype) == value else float(value))
-    return repr(value.item() if isinstance(value, np.generic) else value)
-
-
-def _nested(array: Array) -> str:
-    return f"[{', '.join(map(_nested, array))}]" if array.ndim else _number(array[()])
-
-
-def _numpy(dtype: np.dtype[Any]) -> str:
-    return "np.uint16" if dtype == BF16 else f"np.{dtype.name}"
-
-
-def _pack(array: Array) -> str:
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
 
 
 def _import(function: str, name: str) -> list[str]:

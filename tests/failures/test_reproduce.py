@@ -320,7 +320,7 @@ def test_what_shows_after_a_refused_call_and_in_calls_of_other_types(fault, id, 
 @pytest.mark.parametrize(
     ("backend", "says"),
     [
-        (Jittery, "call 2 gives other bits than its equal before"),
+        (Jittery, "call 2 returns different bits than the identical call before it"),
         (ModifiesInputs, "call 1 modifies its input raw_index_keys"),
         (ReusesOutputs, " changed later"),
     ],
