@@ -15,7 +15,7 @@ def refused(engine: Caller, run: Run, due: Refusal) -> None:
     Refused at the other phase it is a failure; as another kind, or naming others, a warning.
     """
     case = run.case
-    clause = blamed(engine, run, due)
+    clause = run.serves = blamed(engine, run, due)  # also when something else is raised
     phase = "prepare"
     try:
         to = engine.session(case)

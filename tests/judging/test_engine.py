@@ -132,7 +132,8 @@ class TestRefusals:
         assert "as 'shape', not as 'type'" in outcome(operation, fakes.RefusesAsShape(), **changed).reason
 
     def test_an_exception_of_another_kind_is_an_error(self, operation):
-        assert outcome(operation, fakes.Raises(), **refusal()).status == "error"
+        result = outcome(operation, fakes.Raises(), **refusal())
+        assert (result.status, result.clause) == ("error", "ERR-2")
 
     @pytest.mark.parametrize("attributes", [{"key_block_size": 1}, {"key_block_size": -4}, {"epsilon": -1e-6}])
     def test_attributes(self, operation, attributes):
