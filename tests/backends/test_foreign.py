@@ -34,8 +34,7 @@ PEERS = [
     *((name, PREPARE) for name in ("nemo-automodel", "nemo-automodel:packed", "mlx-vlm", "mlx-vlm:batch", "rapid-mlx",
                                    "rapid-mlx:fast_fp32")),
     *((name, INDEXER) for name in ("nemo-automodel", "mlx-vlm", "rapid-mlx")),
-    ("nemo-automodel", ATTENTION),
-    ("nemo-automodel", PIPELINE),
+    *((name, operation) for name in ("nemo-automodel", "mlx-vlm") for operation in (ATTENTION, PIPELINE)),
     *((connect, operation) for connect in (HIP, VMLX) for operation in (PREPARE, INDEXER)),
 ]  # fmt: skip
 CHOSEN = {
@@ -48,6 +47,7 @@ NEMO = "nemo_automodel.components.models.qwen3_8_flash_next.qsa"
 NEMO_FORWARD = "Qwen3_8_FlashNextQSAIndexer.forward"
 NEMO_CHUNK = "_gathered_qsa_gqa_attention_chunk"
 VLM = "mlx_vlm.models.qwen4_exp.language"
+VLM_KERNEL = "mlx_vlm.models.qwen4_exp.qsa_kernel"
 RAPID = "rapid_mlx.models.qwen4_exp"
 RAPID_CACHE = "rapid_mlx.models.qwen4_exp_cache"
 HIP_ENGINE = "hipengine.kernels.cpu_reference.qwen4_exp"
@@ -97,6 +97,10 @@ MUTANTS = [
            "complete_counts[:, None] > self.block_topk", "complete_counts[:, None] > self.block_topk + 1"),
     Mutant("nemo-automodel", ATTENTION, NEMO, NEMO_CHUNK, "scores * softmax_scale", "scores / softmax_scale"),
     Mutant("nemo-automodel", ATTENTION, NEMO, NEMO_CHUNK, "valid = token_ids >= 0", "valid = token_ids > 0"),
+    Mutant("mlx-vlm", ATTENTION, VLM, "Qwen4ExpQSAIndexer.build_mask", "selected_tokens | tail", "selected_tokens"),
+    Mutant("mlx-vlm", ATTENTION, VLM_KERNEL, "dispatch_qsa_attention", "scale=scale,", "scale=2 * scale,"),
+    Mutant("mlx-vlm", PIPELINE, VLM, "Qwen4ExpQSAIndexer.select_from_projected",
+           "mx.sum(mx.maximum(scores, 0), axis=1)", "mx.sum(scores, axis=1)"),
     Mutant(HIP, PREPARE, HIP_ENGINE, "qsa_interleaved_rope", "first * sine + second * cosine",
            "first * sine - second * cosine"),
     Mutant(HIP, PREPARE, HIP_ENGINE, "qsa_prepare_index_keys", "variance + np.float32(eps)", "variance"),

@@ -30,4 +30,12 @@ BACKENDS: Mapping[str, Embedded] = {
         extra="peers-nemo",
         origin="foreign",
     ),
+    "mlx-vlm": Embedded(
+        "mlx_vlm",
+        "MlxVlm",
+        "mlx-vlm's own attention",
+        extra="peers-mlx",
+        origin="foreign",
+        readings={"empty": "unspecified"},  # its own selection leaves no query token without a block
+    ),
 }

@@ -36,4 +36,12 @@ BACKENDS: Mapping[str, Embedded] = {
         origin="foreign",
         readings={"ties": "free"},  # it takes what torch.topk gives
     ),
+    "mlx-vlm": Embedded(
+        "chains",
+        "mlx_vlm",
+        "mlx-vlm's own indexer, selection and attention",
+        extra="peers-mlx",
+        origin="foreign",
+        readings={"ties": "free"},  # it takes what mlx.core.argpartition gives
+    ),
 }
