@@ -23,6 +23,10 @@ DEFAULTS = {
     "library/operations.py": {"qsa_prepare"},
 }
 
+LINES = 400
+# What is longer, and why.
+LONGER = {"reference/parts.py": "the kinds of parts of an output, each with the same methods"}
+
 
 def children(folder):
     """The modules and packages of a package."""
@@ -90,3 +94,16 @@ def test_generic_code_names_no_operation_port_output_or_clause():
             if found := set(pattern.findall(line)) - allowed:
                 wrong.append(f"{path.relative_to(ROOT)}:{number}: {', '.join(sorted(found))}")
     assert wrong == []
+
+
+def test_generic_code_imports_nothing_of_one_operation():
+    pattern = re.compile(rf"^\s*(?:from|import) [\w.]+\.(?:{'|'.join(operations())})\b", re.MULTILINE)
+    paths = [path for path in CODE.rglob("*.py") if not set(path.parts) & set(operations())]
+    assert len(paths) > 100
+    assert [path.relative_to(ROOT).as_posix() for path in paths if pattern.search(path.read_text())] == []
+
+
+def test_modules_stay_readable():
+    paths = [*CODE.rglob("*.py"), *(ROOT / "reference").rglob("*.py")]
+    long = {p.relative_to(ROOT).as_posix() for p in paths if len(p.read_text().splitlines()) > LINES}
+    assert long == set(LONGER)

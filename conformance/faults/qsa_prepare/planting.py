@@ -17,6 +17,7 @@ from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Session
 from conformance.backends.qsa_prepare import OPERATION
 from conformance.faults.entry import Entry, Shelf
+from conformance.faults.planted import PlantedSession
 from reference.qsa_prepare.operation import QSAPrepare
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,15 +75,3 @@ class Planted:
         if isinstance(op, Faulty):
             op.process = self.process
         return PlantedSession(config, admission, op)
-
-
-class PlantedSession:
-    def __init__(self, config: OperationConfig, admission: Admission, op: QSAPrepare) -> None:
-        self.config, self.admission, self.op = config, admission, op
-
-    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        with np.errstate(all="ignore"):
-            return self.op.run(self.admission.call(self.config, inputs))
-
-    def close(self) -> None:
-        return None

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from conformance.backends.protocol import Backend, OperationConfig, Session
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.faults.entry import Entry
-from conformance.faults.qsa_prepare.planting import Planted, PlantedSession
-from reference.qsa_prepare.operation import Readings
+from conformance.faults.planted import PlantedSession
+from conformance.faults.qsa_prepare.planting import Planted
+from reference.qsa_prepare.operation import QSAPrepare, Readings
 
 
 def backend(entry: Entry | None, readings: Mapping[str, str]) -> Backend:
@@ -24,6 +25,6 @@ class _Reader(Planted):
 
     def prepare(self, config: OperationConfig) -> Session:
         session = super().prepare(config)
-        assert isinstance(session, PlantedSession)
+        assert isinstance(session, PlantedSession) and isinstance(session.op, QSAPrepare)
         session.op.readings = self.readings
         return session

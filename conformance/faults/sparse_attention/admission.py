@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.backends.protocol import OperationConfig, Rejected
+from conformance.faults.planted import AttributeErrors, BrokenAfterRefusal, CallErrors
 from conformance.faults.sparse_attention.planting import Admission, Array, fault
 
 Inputs = Mapping[str, Array]
@@ -191,35 +192,18 @@ class ValuesCut(Lenient):
 
 
 @fault("A176", "What is wrong is found by an error somewhere inside, not refused.", "ERR-2 ERR-3 ERR-4")
-class ErrorsInsteadOfRefusals(Admission):
-    def call(self, config: OperationConfig, inputs: Inputs) -> Inputs:
-        try:
-            return super().call(config, inputs)
-        except Rejected as rejected:
-            raise ValueError(f"operands could not be broadcast together ({rejected})") from None
+class ErrorsInsteadOfRefusals(CallErrors, Admission):
+    pass
 
 
 @fault("A177", "An attribute out of range is found by an error inside.", "ERR-1")
-class ErrorsInsteadOfAttributeRefusals(Admission):
-    def configuration(self, config: OperationConfig) -> None:
-        try:
-            super().configuration(config)
-        except Rejected as rejected:
-            raise ZeroDivisionError(str(rejected)) from None
+class ErrorsInsteadOfAttributeRefusals(AttributeErrors, Admission):
+    pass
 
 
 @fault("A178", "After a call was refused, the instance serves none any more.", "PLG-3")
-class BrokenByRefusal(Admission):
-    broken = False
-
-    def call(self, config: OperationConfig, inputs: Inputs) -> Inputs:
-        if self.broken:
-            raise RuntimeError("the request is in a failed state")
-        try:
-            return super().call(config, inputs)
-        except Rejected:
-            self.broken = True
-            raise
+class BrokenByRefusal(BrokenAfterRefusal, Admission):
+    pass
 
 
 # Right inputs that are refused

@@ -17,6 +17,7 @@ from conformance.backends.protocol import BackendInfo, OperationConfig, Session
 from conformance.backends.sparse_attention.numpy_reference import OPERATION, info, operation_of
 from conformance.backends.sparse_attention.values import check_values
 from conformance.faults.entry import Entry, Shelf
+from conformance.faults.planted import PlantedSession
 from reference.sparse_attention.operation import Readings, SparseAttention
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -64,15 +65,3 @@ class Planted:
         if isinstance(op, Faulty):
             op.process = self.process
         return PlantedSession(config, admission, op)
-
-
-class PlantedSession:
-    def __init__(self, config: OperationConfig, admission: Admission, op: SparseAttention) -> None:
-        self.config, self.admission, self.op = config, admission, op
-
-    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        with np.errstate(all="ignore"):
-            return self.op.run(self.admission.call(self.config, inputs))
-
-    def close(self) -> None:
-        return None

@@ -17,6 +17,7 @@ from conformance.backends.protocol import BackendInfo, OperationConfig, Session
 from conformance.backends.sparse_attention_indexer import refusals
 from conformance.backends.sparse_attention_indexer.numpy_reference import FEATURES, OUTPUTS, operation_of
 from conformance.faults.entry import Entry, Shelf
+from conformance.faults.planted import PlantedSession
 from reference.sparse_attention_indexer.operation import Readings, SparseAttentionIndexer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,15 +75,3 @@ class Planted:
         if isinstance(op, Faulty):
             op.process, op.config = self.process, config
         return PlantedSession(config, admission, op)
-
-
-class PlantedSession:
-    def __init__(self, config: OperationConfig, admission: Admission, op: SparseAttentionIndexer) -> None:
-        self.config, self.admission, self.op = config, admission, op
-
-    def run(self, inputs: Inputs) -> Mapping[str, Array]:
-        with np.errstate(all="ignore"):
-            return self.op.run(self.admission.call(self.config, inputs))
-
-    def close(self) -> None:
-        return None
