@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from conformance.errors import UsageError, nearest
 from conformance.library.reading import Library
 from conformance.spec.case import Case
+from conformance.spec.geometry import Geometry
+from conformance.spec.operation import Operation
 
 QUICK = 120  # cases of a quick run
+SMALL = 64 << 10  # bytes of the tensors of a case that a quick run may take
 DEEPEST = 50  # parentheses and nots within each other
 SHOWN = 80  # characters of an expression in an error
 Test = Callable[[str], bool]
@@ -117,7 +120,7 @@ def select(
     chosen.sort(key=lambda case: order.get(case.id, 0))
     if not chosen:
         raise UsageError("no case is left by these filters; see: qsa-conformance cases list")
-    return tuple(_quick(chosen) if quick else chosen)
+    return tuple(_quick(chosen, library.operation) if quick else chosen)
 
 
 def named_by(library: Library, name: str) -> list[str]:
@@ -127,9 +130,9 @@ def named_by(library: Library, name: str) -> list[str]:
     return found or [library.find(name).id]
 
 
-def _quick(cases: list[Case]) -> list[Case]:
+def _quick(cases: list[Case], operation: Operation) -> list[Case]:
     """A spread over the library: for every clause a case of its own, then evenly from the small ones."""
-    small = [case for case in cases if _size(case) < 1e5]
+    small = [case for case in cases if Geometry(case, operation).bytes < SMALL]
     seen: set[str] = set()
     first = []
     for case in small:
@@ -140,10 +143,3 @@ def _quick(cases: list[Case]) -> list[Case]:
     step = max(1, len(rest) // max(1, QUICK - len(first)))
     chosen = {case.id for case in [*first, *rest[::step]]}
     return [case for case in cases if case.id in chosen]
-
-
-def _size(case: Case) -> int:
-    size = 1
-    for value in case.dims.values():
-        size *= max(value, 1)
-    return size
