@@ -97,15 +97,20 @@ def test_the_cpp_example_answers_anything_with_an_error(cpp, line):
     assert last == {"id": 2, "answer": "bye"}
 
 
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory):
-    """Folder that the example package is installed into, from a copy, without a network."""
-    folder = tmp_path_factory.mktemp("package")
-    shutil.copytree(EXAMPLES / "entry_point", folder / "source")
+def install(folder):
+    """Install the package in folder/source into folder/target, without a network."""
     options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     line = [sys.executable, "-m", "pip", "install", *options, "--target", folder / "target", folder / "source"]
     subprocess.run(line, check=True)
     return folder / "target"
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """Folder that the example package is installed into, from a copy."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(EXAMPLES / "entry_point", folder / "source")
+    return install(folder)
 
 
 def test_an_installed_package_registers_its_backend(installed, tmp_path):
@@ -115,6 +120,24 @@ def test_an_installed_package_registers_its_backend(installed, tmp_path):
     assert log.header.backend.vendor == "qsa-conformance examples"
     unknown = conformance("run", "-b", "example", "--quick")
     assert (unknown.returncode, "no backend 'example'" in unknown.stderr) == (3, True)
+
+
+def test_the_package_works_under_other_names(tmp_path):
+    """Project, folder and backend are renamed, as whoever starts from the example does."""
+    shutil.copytree(EXAMPLES / "entry_point", tmp_path / "source")
+    (tmp_path / "source" / "qsa_example_backend").rename(tmp_path / "source" / "acme_sparse")
+    project = tmp_path / "source" / "pyproject.toml"
+    text = project.read_text()
+    for old, new in (
+        ('"qsa-example-backend"', '"acme-sparse"'),
+        ('example = "qsa_example_backend:', 'acme = "acme_sparse:'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    project.write_text(text)
+    done = conformance("run", "-b", "acme", "--quick", "-k", "position", PYTHONPATH=str(install(tmp_path)))
+    assert (done.returncode, done.stderr) == (4, "")
+    assert "acme: INCOMPLETE" in done.stdout
 
 
 def test_an_installed_package_runs_in_workers(installed, tmp_path):
@@ -170,55 +193,3 @@ def test_an_example_needs_nothing_of_the_suite():
         assert not re.search(r"import conformance|from conformance|import reference|from reference", text)
         includes = re.findall(r"#include (\S+)", text)
         assert all(re.fullmatch(r"<[a-z]+>", include) for include in includes)
-
-
-# Every command of the pages about backends is executed, or named here with the reason why not.
-
-PAGES = ("write-a-backend.md", "backend-protocol.md", "native-operation.md")
-COMMAND = re.compile(
-    r"^(?: {4})((?:qsa-conformance|pip|pytest|cp|c\+\+|python3?|cmake) .*?)(?: {2,}#.*)?$", re.MULTILINE
-)
-NOT_EXECUTED = {
-    "qsa-conformance run -b py:mine.py:Mine": "the whole library; the line with --quick is executed",
-    'qsa-conformance run -b "cmd:./mine"': "the same",
-    "pip install examples/entry_point": "needs a network; tried from a copy without one by the fixture `installed`",
-    "qsa-conformance run -b example": "needs the package installed; the same test runs it",
-    "qsa-conformance run -b \"cmd:valgrind -q ./mine\" --case 'ID'": "needs valgrind and the id of a case",
-    "qsa-conformance run -b py:mine.py:Mine --case 'ID'": "ID stands for a case",
-    "qsa-conformance cases show 'ID'": "ID stands for a case",
-    "qsa-conformance build-native": "half a minute of compiling; tests of the C++ operation do it",
-}
-EXIT_CODES = {"--quick": (4,), "backend check py:mine.py:Mine": (1,)}  # a skeleton answers no call yet
-
-
-def commands(page):
-    return [found.strip() for found in COMMAND.findall((DOCS / page).read_text())]
-
-
-def test_what_is_not_executed_stands_in_the_pages():
-    assert set(NOT_EXECUTED) <= {command for page in PAGES for command in commands(page)}
-
-
-def test_every_command_of_the_pages_is_executed(tmp_path):
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (tmp_path / "bin").mkdir()
-    for name, line in (
-        ("qsa-conformance", f'exec {sys.executable} -m conformance "$@"'),
-        ("python3", f'exec {sys.executable} "$@"'),
-    ):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    executed = 0
-    for page in PAGES:
-        for command in commands(page):
-            if command in NOT_EXECUTED:
-                continue
-            for written in ("mine.py", "mine.cpp"):
-                if f"new-backend {written}" in command:
-                    (tmp_path / written).unlink(missing_ok=True)
-            done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
-            allowed = next((codes for part, codes in EXIT_CODES.items() if part in command), (0,))
-            assert done.returncode in allowed, f"{page}: {command}\n{done.stdout}{done.stderr}"
-            executed += 1
-    assert executed >= 10
