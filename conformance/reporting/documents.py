@@ -19,6 +19,7 @@ GROUNDS = {
     "D": "documented on the operation's public page",
     "P": "in its public predecessor drafts",
     "M": "done by the published model's code",
+    "X": "said by another public operation only",
     "I": "implied by the others",
     "C": "this project's choice",
 }
@@ -72,7 +73,7 @@ def contract(library: Library) -> str:
         "",
         operation.says,
         "",
-        f"The operation's public page is <{operation.page}>. What it leaves open is decided here; every clause says on "
+        f"What [the operation's public page]({operation.page}) leaves open is decided here; every clause says on "
         "what ground, and what can be read in another way can be switched (`--reading`).",
         "",
         *_symbols(operation),
@@ -86,8 +87,14 @@ def contract(library: Library) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[_prose(str(cell)).replace("|", "\\|") for cell in row] for row in rows]
     return [tabulate(cells, heads, tablefmt="github", disable_numparse=True), ""]
+
+
+def _prose(text: str) -> str:
+    """A text in which no star outside of code begins emphasis."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("*", "\\*") for i, part in enumerate(parts))
 
 
 def _symbols(operation: Operation) -> list[str]:
@@ -158,7 +165,7 @@ def _clauses(library: Library) -> Iterator[str]:
             if clause.group != group:
                 continue
             ground = ", ".join(GROUNDS.get(letter, letter) for letter in clause.ground)
-            yield from [f"#### {clause.id}", "", clause.says, ""]
+            yield from [f"#### {clause.id}", "", _prose(clause.says), ""]
             if clause.formula:
                 yield from [*(f"    {line}" for line in clause.formula.splitlines()), ""]
             count = plural(len(_citing(library, clause.id)), "case")
@@ -185,7 +192,7 @@ def cases(library: Library) -> str:
         for clause in operation.clauses:
             if clause.group == group:
                 back = f"{page_of(library)}#{clause.id.lower()}"
-                lines += [f"### {clause.id}", "", f"{clause.says} [Contract]({back})", ""]
+                lines += [f"### {clause.id}", "", f"{_prose(clause.says)} [Contract]({back})", ""]
                 lines += [*_by_topic(_citing(library, clause.id)), ""]
     return "\n".join(lines).rstrip() + "\n"
 
