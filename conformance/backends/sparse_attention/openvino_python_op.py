@@ -58,7 +58,7 @@ def attend(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[s
 def attended(listed: Array, r: int, Sn: int, position: int | None) -> Array:
     """The tokens of listed blocks and, in the causal mode, of the open block, each once and in order, int64."""
     blocks = np.unique(listed.astype(np.int64))
-    tokens = (blocks[:, None] * r + np.arange(r)).reshape(-1)
+    tokens = (blocks[:, None] * r + np.arange(min(r, Sn))).reshape(-1)
     if position is None:
         return tokens[tokens < Sn]
     opens = (position + 1) // r * r
