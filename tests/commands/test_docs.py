@@ -6,11 +6,13 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
 from logs import FROZEN
 
+from conformance.backends.plugin.wire import TensorType
 from conformance.judging.audits import AUDITS
 from conformance.judging.outcome import STATUSES
 from conformance.library.lint import problems
@@ -21,6 +23,7 @@ from conformance.record.expectations import load
 from conformance.reporting.documents import cases_page_of, documents, outdated, page_of
 from conformance.spec.aims import AIMS
 from conformance.spec.operation import Operation
+from conformance.spec.types import dtype
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -138,6 +141,11 @@ class TestOtherPages:
         rows = table_after(page("adding-an-operation.md"), "## operation.yaml")
         explained = [name for row in rows for name in names(row[0])]
         assert sorted(explained) == sorted(Operation.__struct_fields__)
+
+    def test_every_type_of_a_tensor_is_named_with_its_size(self):
+        rows = table_after(page("backend-protocol.md"), "## Tensors")
+        sizes = {name: int(size) for row in rows for name, size in zip(names(row[0]), row[1].split(", "), strict=True)}
+        assert sizes == {name: dtype(name).itemsize for name in get_args(TensorType)}
 
     def test_every_status_is_explained(self):
         rows = table_after(page("reading-a-report.md"), "| status |")
