@@ -44,6 +44,12 @@ def test_every_page_of_the_documentation_is_in_the_navigation(written):
     assert [name for name in named if not (written / name).is_file() and name != pages.REPORTS] == []
 
 
+def test_pages_of_operations_are_named_by_them():
+    (contracts,) = (entry["Contracts"] for entry in pages.configuration()["nav"] if "Contracts" in entry)
+    assert {"QSAPrepare": "docs/contract.md"} in contracts
+    assert {"SparseAttentionPipeline": "docs/contract-sparse-attention-pipeline.md"} in contracts
+
+
 def test_a_link_to_a_line_leads_to_it_on_a_page_that_shows_the_file(written):
     original, made = ((folder / "docs" / "cases-qsa-prepare.md").read_text() for folder in (ROOT, written))
     name, line = re.search(r"\]\(\.\./(cases/[^)#]*)#L(\d+)\)", original).groups()

@@ -16,18 +16,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PATTERNS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "examples/*/README.md")
 REPORTS = "reports/published.md"
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?:#(L\d+)?)?(?=[^)\s]*\))")
+OPERATION = re.compile(r"^# The \w+ of (\w+)", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".toml": "toml", ".cpp": "cpp", ".hpp": "cpp"}
 # No line of it is looked for: the words of a page of documentation are.
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
 def configuration() -> dict[str, Any]:
-    """What is in site.yml, with the pages that a pattern in its navigation stands for."""
+    """What is in site.yml, with the pages that a pattern in its navigation stands for, named by their operation."""
     read: dict[str, Any] = yaml.safe_load((ROOT / "website" / "site.yml").read_text(encoding="utf-8"))
     for entry in read["nav"]:
-        for title, pages in entry.items():
-            if isinstance(pages, str) and "*" in pages:
-                entry[title] = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob(pages))]
+        for title, pattern in entry.items():
+            if isinstance(pattern, str) and "*" in pattern:
+                found = sorted(ROOT.glob(pattern), key=lambda path: path.stem)
+                entry[title] = [{OPERATION.search(path.read_text("utf-8"))[1]: f"docs/{path.name}"} for path in found]
     return read
 
 
