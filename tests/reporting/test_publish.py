@@ -319,3 +319,20 @@ def test_a_log_that_is_refused_does_not_keep_the_others_out(cli, few, tmp_path):
     assert err.startswith("error: ") and "is not a line of a log" in err
     code, _, err = cli("publish", tmp_path / "bad.jsonl", "-o", tmp_path / "none")
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_folder_of_this_machine_is_taken_out_and_no_id_with_it(monkeypatch):
+    monkeypatch.setenv("HOME", "/root")
+    text = b'{"case":"normalization/root-of-five","detail":"File \\"/root/mine.py\\"","at":"/root","other":"/rooted"}'
+    told = json.loads(store._impersonal(text))
+    assert told == {
+        "case": "normalization/root-of-five", "detail": 'File "~/mine.py"', "at": "~", "other": "/rooted"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*/*/*/log.jsonl.gz")), ids=str)
+def test_published_logs_are_of_cases_that_there_are(path):
+    log = read_log(path)
+    library = load_library(log.header.operation)
+    if log.header.library == library.digest:
+        assert {o.case for o in log.outcomes} <= {case.id for case in library.cases}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -183,6 +184,6 @@ def _supersedes(log: Log, there: Log, *, replace: bool) -> bool:
 def _impersonal(text: bytes) -> bytes:
     """A log without the folders of this machine, which tracebacks and arguments may name."""
     for path, name in ((Path.cwd(), "."), (Path(sys.prefix), "python"), (Path.home(), "~")):
-        if len(path.parts) > 1:
-            text = text.replace(str(path).encode(), name.encode())
+        if len(path.parts) > 1:  # a whole path: "/root" is also the middle of a case's id
+            text = re.sub(rb"(?<![\w.~-])" + re.escape(str(path).encode()) + rb"(?![\w.-])", name.encode(), text)
     return text
