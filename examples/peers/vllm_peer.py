@@ -52,8 +52,10 @@ class Vllm(Peer):
         if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
             raise Unsupported("triton", "it was loaded already, to compile; set TRITON_INTERPRET=1, or run this alone")
         os.environ["TRITON_INTERPRET"] = "1"
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise Unsupported("vllm", f"{error.name} is not installed; {INSTALL}") from error
         torch.set_num_threads(1)
         self._torch, self._spare = torch, int(spare)
         self._kernel = kernel()
