@@ -34,7 +34,8 @@ def decided(op: SparseAttentionIndexer, call: Call, errors: Array) -> Decided:
         v, m = call.v[n, rows], call.m[n, rows]
         s, E, fits = _scores(op, call, errors, n, g, rows)
         seen = np.arange(s.shape[1]) < v[:, None]
-        order = np.argsort(np.where(seen, -s, np.inf), axis=1, kind="stable")
+        # What is not a number comes last of what is seen, and before all that is not, as the sort is stable.
+        order = np.argsort(np.where(seen & ~np.isnan(s), -s, np.inf), axis=1, kind="stable")
         width = min(order.shape[1], sets.shape[3])
         inside = np.arange(width) < m[:, None]
         sets[n, g, rows, :width] = np.where(inside, order[:, :width], -1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 
+from conformance.backends.connect import connect
+from conformance.judging.engine import Engine
 from conformance.judging.judge import judge
+from conformance.library.reading import load_library
 from reference.expected import Following, after
 from reference.parts import Fed, lasting
 from reference.sparse_attention_pipeline.constructed import constructed
@@ -91,6 +95,25 @@ def test_equal_scores_decide_nothing():
     oracle, inputs = Oracle(ATTRIBUTES), made("bf16")
     tied = {**inputs, "index_query": np.zeros_like(inputs["index_query"])}
     assert not oracle.expect(tied)._found._first.decided.mask.any()
+
+
+def test_scores_that_are_no_numbers_are_selected_where_there_is_room_for_all():
+    """Keys of zeros without epsilon are no numbers; the set of a row is all that it sees, whatever other rows see."""
+    library = load_library("sparse_attention_pipeline")
+    case = next(
+        case for case in library.cases if case.element_type == "f32" and case.dims["L"] >= 7 and not case.refusal
+    )
+    zeros = {"aim": "constant", "value": 0}
+    bare = msgspec.structs.replace(
+        case, attributes=case.attributes | {"epsilon": 0, "token_budget": 64 * case.attributes["key_block_size"]},
+        data={"raw_index_keys": zeros, "past_incomplete_raw_keys": zeros}, values={}, audits=(), relations=(),
+    )  # fmt: skip
+    engine = Engine(library.operation, connect("numpy", operation="SparseAttentionPipeline"))
+    try:
+        outcome = engine.run(bare)
+    finally:
+        engine.close()
+    assert (outcome.status, outcome.reason) == ("pass", "")
 
 
 def test_of_another_call_only_decided_rows_are_said():
