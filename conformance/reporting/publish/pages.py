@@ -13,7 +13,17 @@ from conformance.reporting.markdown import escaped
 from conformance.reporting.plain import line
 from conformance.reporting.publish import history
 from conformance.reporting.publish.changes import changes
-from conformance.reporting.publish.overview import Head, Row, Section, heads, in_order, kinds, operation_of, section
+from conformance.reporting.publish.overview import (
+    Head,
+    Kind,
+    Row,
+    Section,
+    heads,
+    in_order,
+    kinds,
+    operation_of,
+    section,
+)
 from conformance.reporting.publish.store import LARGEST, LOG, Published, current, find, remember
 
 CHANGES = "changes.html"
@@ -51,7 +61,7 @@ def render(root: Path, *, pages: bool = True, say: Callable[[str], object] = lam
     shared = {"columns": columns, "kinds": found, "sections": sections, "entries": entries, "log": LOG}
     write(root / "latest.html", page("latest.html", **shared))
     write(root / "index.html", page("index.html", **shared))
-    write(root / "README.md", readme(entries, sections, columns))
+    write(root / "README.md", readme(entries, sections, columns, found))
     return entries
 
 
@@ -77,13 +87,15 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def readme(entries: Sequence[Published], sections: Sequence[Section], columns: Sequence[Head]) -> str:
+def readme(
+    entries: Sequence[Published], sections: Sequence[Section], columns: Sequence[Head], found: Sequence[Kind]
+) -> str:
     """The index as Markdown, for those who browse the repository."""
     parts = [
         "# Published reports",
         "Written by `qsa-conformance publish`. [Who conforms now](latest.html), [every report](index.html). The page "
         "of each backend is made of its log: `qsa-conformance publish --render`.",
-        tabulate(_overview(sections, columns), ["backend", "code", *(_title(c) for c in columns)], tablefmt="github"),
+        tabulate(_overview(found), ["backend", "code", *(_title(c) for c in columns)], tablefmt="github"),
     ]
     for one in sections:
         heading = ["backend", "verdict", "since", "left out"]
@@ -105,22 +117,12 @@ def _title(head: Head) -> str:
     return f"{head.name}, contract {head.contract}"
 
 
-def _overview(sections: Sequence[Section], columns: Sequence[Head]) -> list[list[str]]:
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for one in sections:
-        for row in one.rows:
-            text = f"{row.verdict.sign} {row.verdict.word}"
-            found.setdefault((row.one.backend, row.origin), {})[one.head.name] = text
-    ordered = sorted(found.items(), key=lambda item: _order(sections, item[0][1]))
+def _overview(found: Sequence[Kind]) -> list[list[str]]:
     return [
-        [escaped(line(backend, 60)), origin, *(cells.get(head.name, "-") for head in columns)]
-        for (backend, origin), cells in ordered
+        [escaped(one.backend), kind.word, *(f"{v.sign} {v.word}" if v else "-" for v in one.verdicts)]
+        for kind in found
+        for one in kind.lines
     ]
-
-
-def _order(sections: Sequence[Section], origin: str) -> int:
-    words = list(dict.fromkeys(row.origin for one in sections for row in one.rows))
-    return words.index(origin)
 
 
 def _row(row: Row, one: Section) -> list[str]:
