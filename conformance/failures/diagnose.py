@@ -11,9 +11,9 @@ from conformance.backends.protocol import BackendInfo
 from conformance.failures.explain import Finding, explain
 from conformance.failures.followed import followed_readings, small_cases
 from conformance.failures.suspects import Lab
-from conformance.faults.trial import SMALL, size
 from conformance.judging.outcome import Outcome
 from conformance.library.reading import Library
+from conformance.library.selection import SMALL, size
 from conformance.running.cases import CaseBench, Setup
 from conformance.spec.case import Case
 

@@ -18,11 +18,10 @@ from conformance.backends.protocol import Backend, BackendInfo
 from conformance.failures.resemblance import BAD, GOOD, alike
 from conformance.failures.stages import first_stage
 from conformance.failures.suspects import Lab, Suspect, pairs
-from conformance.faults.trial import SMALL
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind, Outcome
 from conformance.library.reading import Library
-from conformance.library.selection import select
+from conformance.library.selection import SMALL, select
 from conformance.reporting.groups import cause
 from conformance.spec.broken import broken_rule, due
 from conformance.spec.case import Case
@@ -127,7 +126,7 @@ def explain(
     if not failed:
         return []
     if backend and sum(lab.size(case) <= SMALL for case, _ in passed) < ENOUGH:
-        passed += _more(library, backend, info, {case.id for case, _ in seen}, seconds / 4, lab)
+        passed += _more(library, backend, info, {case.id for case, _ in seen}, seconds / 4, lab, clock)
     found = [Finding("  ".join(filter(None, key)), tuple(cell)) for key, cell in _cells(failed)]
     search = _Search(lab, info, passed, known, deadline, advance, frozenset(without), clock)
     samples = [sample(finding.failures, lab) for finding in found[:GROUPS]]
@@ -137,7 +136,7 @@ def explain(
             others = [one for i, some in enumerate(samples) if i != number for one in some]
             match = search.match(samples[number], sample(finding.failures, lab, CONFIRMED), others)
             if not match and backend:
-                stage = first_stage(library.operation, backend, info, samples[number], deadline)
+                stage = first_stage(library.operation, backend, info, samples[number], deadline, clock)
         found[number] = replace(
             finding, match=match, stage=stage, unchecked=unchecked(finding.failures, library.operation)
         )
@@ -188,17 +187,23 @@ def _spread(ordered: Sequence[Seen], most: int, kind: Callable[[Case], object]) 
 
 
 def _more(
-    library: Library, backend: Backend, info: BackendInfo, run: Collection[str], seconds: float, lab: Lab
+    library: Library,
+    backend: Backend,
+    info: BackendInfo,
+    run: Collection[str],
+    seconds: float,
+    lab: Lab,
+    clock: Callable[[], float],
 ) -> list[Seen]:
     """Passing cases of a quick run of the library."""
-    until = time.monotonic() + seconds
+    until = clock() + seconds
     engine = Engine(library.operation, backend, info=info)
     found = []
     try:
         for case in select(library, quick=True):
             if case.id in run or lab.size(case) > SMALL:
                 continue
-            if time.monotonic() > until:
+            if clock() > until:
                 break
             outcome = engine.first(case)
             if outcome.status in GOOD:

@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 
 from conformance.backends.protocol import Backend, BackendInfo
-from conformance.faults.trial import SMALL, size
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind
 from conformance.library.reading import Library
+from conformance.library.selection import SMALL, size
 from conformance.spec.broken import spoilt, ways
 from conformance.spec.case import Case
 from conformance.spec.expression import evaluate

@@ -13,10 +13,10 @@ from conformance.failures.followed import small_cases
 from conformance.failures.suspects import Lab
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
-from conformance.faults.trial import SMALL
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Outcome
 from conformance.library.reading import Library
+from conformance.library.selection import SMALL
 from conformance.spec.case import Case
 
 CASES = 400  # that are run on every fault, besides those that are said to kill it or others of its clauses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ def first_stage(
     info: BackendInfo,
     failures: Sequence[tuple[Case, Outcome]],
     deadline: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """The first stage that fails when all later ones are switched off, and the one before it passes; else "".
 
@@ -36,7 +37,7 @@ def first_stage(
     engine = Engine(operation, backend, info=info)
     try:
         for case in computed[:CASES]:
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 return ""
             told.add(_stage(engine, operation, info, case))
     finally:

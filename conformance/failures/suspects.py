@@ -15,10 +15,11 @@ import numpy as np
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig
 from conformance.faults import catalogue, suspicion
 from conformance.faults.entry import Entry
-from conformance.faults.trial import LARGE, Common, Sharing, size
+from conformance.faults.trial import LARGE, Common, Sharing
 from conformance.judging.calling import Inputs, Run
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Outcome
+from conformance.library.selection import size
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 from reference.expected import Expected

@@ -20,9 +20,10 @@ from conformance.backends.protocol import Backend
 from conformance.errors import BackendError, Lost
 from conformance.faults import catalogue, layers
 from conformance.faults.entry import ELEMENT_TYPES, Entry, Kind
-from conformance.faults.trial import LARGE, Trial, killed, size
+from conformance.faults.trial import LARGE, Trial, killed
 from conformance.judging.engine import Outcome
 from conformance.library.reading import Library
+from conformance.library.selection import size
 from conformance.running.place import Isolation, Ready, place
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation

@@ -17,10 +17,10 @@ import numpy as np
 from conformance.backends.protocol import Backend, BackendInfo, OperationConfig
 from conformance.faults import catalogue
 from conformance.faults.entry import Entry
-from conformance.faults.trial import SMALL, size
 from conformance.judging.calling import Inputs, Run
 from conformance.judging.engine import Engine
 from conformance.library.reading import Library
+from conformance.library.selection import SMALL, size
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
 from reference.expected import Expected
@@ -128,17 +128,21 @@ def _answers(
         return
     asked = [Asked(operation, catalogue.backend_of(entry)) for entry in families]
     judged = Asked(operation, backend, info)
-    for case in islice(cases, 8 * TELLING):
-        theirs = [one.answer(case) for one in asked]
-        if not any(_differ(one, theirs[0]) for one in theirs[1:]):
-            continue
-        mine = judged.answer(case)
-        names = [name for name in mine if all(one.keys() >= {name} for one in theirs)]
-        rows = [np.concatenate([np.zeros(0, np.float32), *(one[name] for name in names)]) for one in (mine, *theirs)]
-        if len({row.size for row in rows}) == 1 and rows[0].size:
-            yield rows[0], rows[1:]
-    for one in (judged, *asked):
-        one.close()
+    try:
+        for case in islice(cases, 8 * TELLING):
+            theirs = [one.answer(case) for one in asked]
+            if not any(_differ(one, theirs[0]) for one in theirs[1:]):
+                continue
+            mine = judged.answer(case)
+            names = [name for name in mine if all(one.keys() >= {name} for one in theirs)]
+            rows = [
+                np.concatenate([np.zeros(0, np.float32), *(one[name] for name in names)]) for one in (mine, *theirs)
+            ]
+            if len({row.size for row in rows}) == 1 and rows[0].size:
+                yield rows[0], rows[1:]
+    finally:  # also when enough has been seen
+        for one in (judged, *asked):
+            one.close()
 
 
 def _differ(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:

@@ -17,15 +17,14 @@ from conformance.faults.entry import Entry
 from conformance.judging.calling import Inputs
 from conformance.judging.engine import Engine, Source
 from conformance.judging.outcome import Outcome
+from conformance.library.selection import size
 from conformance.spec.case import Case
-from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation, Reference
 from reference.expected import Expected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CASES_KEPT = 200
-SMALL = 64_000  # bytes up to which a case is cheap
 LARGE = 400_000  # bytes of a case of which no more than one is kept
 
 
@@ -113,11 +112,6 @@ class Trial:
                 self._common.popitem(last=False)
         self._common.move_to_end(key)
         return self._common[key]
-
-
-def size(case: Case, operation: Operation) -> int:
-    """Bytes of the inputs and outputs of a case's single call."""
-    return Geometry(case, operation).bytes
 
 
 def killed(outcome: Outcome, fault: Entry, operation: Operation) -> bool:

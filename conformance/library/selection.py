@@ -12,7 +12,7 @@ from conformance.spec.geometry import Geometry
 from conformance.spec.operation import Operation
 
 QUICK = 120  # cases of a quick run
-SMALL = 64 << 10  # bytes of the tensors of a case that a quick run may take
+SMALL = 64_000  # bytes up to which a case is cheap
 DEEPEST = 50  # parentheses and nots within each other
 SHOWN = 80  # characters of an expression in an error
 Test = Callable[[str], bool]
@@ -132,7 +132,7 @@ def named_by(library: Library, name: str) -> list[str]:
 
 def _quick(cases: list[Case], operation: Operation) -> list[Case]:
     """A spread over the library: for every clause a case of its own, then evenly from the small ones."""
-    small = [case for case in cases if Geometry(case, operation).bytes < SMALL]
+    small = [case for case in cases if size(case, operation) <= SMALL]
     seen: set[str] = set()
     first = []
     for case in small:
@@ -143,3 +143,8 @@ def _quick(cases: list[Case], operation: Operation) -> list[Case]:
     step = max(1, len(rest) // max(1, QUICK - len(first)))
     chosen = {case.id for case in [*first, *rest[::step]]}
     return [case for case in cases if case.id in chosen]
+
+
+def size(case: Case, operation: Operation) -> int:
+    """Bytes of the inputs and outputs of a case's single call."""
+    return Geometry(case, operation).bytes

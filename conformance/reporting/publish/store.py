@@ -105,10 +105,10 @@ def add(root: Path, source: Path, *, replace: bool = False) -> Path:
     home = _home(root, log)
     # Without a time, so that the same log is the same file.
     content = gzip.compress(resealed(_impersonal(unpacked(source))), compresslevel=9, mtime=0)
-    target = _target(home, log, source, content, replace=replace)
+    target, there = _target(home, log, source, content, replace=replace)
     if len(content) > LARGEST:
         raise UsageError(f"{target}: would have {len(content):,} bytes; a published file may have {LARGEST:,}")
-    if target.is_file() and not _supersedes(log, read_log(target), replace=replace):
+    if there and not _supersedes(log, there, replace=replace):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
@@ -135,11 +135,14 @@ def _home(root: Path, log: Log) -> Path:
     raise UsageError(f"{above / name}: {MOST} backends share this name")
 
 
-def _target(home: Path, log: Log, source: Path, content: bytes, *, replace: bool) -> Path:
-    """Where a log goes: to its own run, where that is published, with `replace` to its like, else to a free folder."""
+def _target(home: Path, log: Log, source: Path, content: bytes, *, replace: bool) -> tuple[Path, Log | None]:
+    """Where a log goes: to its own run, where that is published, with `replace` to its like, else to a free folder.
+
+    With the log that is there already.
+    """
     name = file_name(log.header.backend.version)
     free = None
-    alike = []
+    alike: list[tuple[str, Path, Log]] = []
     for number in range(1, MOST):
         path = home / (name if number == 1 else f"{name}_{number}") / LOG
         if not path.is_file():
@@ -147,17 +150,17 @@ def _target(home: Path, log: Log, source: Path, content: bytes, *, replace: bool
             break
         there = read_log(path)
         if path.read_bytes() == content or (_same_run(there, log) and not (there.perf and log.perf)):
-            return path
+            return path, there
         if replace and _alike(there, log):
-            alike.append((there.header.started, path))
+            alike.append((there.header.started, path, there))
     if alike:
-        started, path = max(alike)
+        started, path, there = max(alike, key=lambda one: one[:2])
         if started > log.header.started:
             raise UsageError(f"{source}: {path} is of a later run ({started}), and is kept")
-        return path
+        return path, there
     if free is None:
         raise UsageError(f"{home / name}: holds {MOST} logs of one version")
-    return free
+    return free, None
 
 
 def _same_run(one: Log, other: Log) -> bool:
@@ -184,6 +187,6 @@ def _supersedes(log: Log, there: Log, *, replace: bool) -> bool:
 def _impersonal(text: bytes) -> bytes:
     """A log without the folders of this machine, which tracebacks and arguments may name."""
     for path, name in ((Path.cwd(), "."), (Path(sys.prefix), "python"), (Path.home(), "~")):
-        if len(path.parts) > 1:  # a whole path: "/root" is also the middle of a case's id
+        if len(path.parts) > 1:  # whole paths only: a short one also stands within case ids
             text = re.sub(rb"(?<![\w.~-])" + re.escape(str(path).encode()) + rb"(?![\w.-])", name.encode(), text)
     return text
