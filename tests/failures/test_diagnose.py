@@ -18,11 +18,10 @@ from conformance.failures.followed import followed_readings, small_cases
 from conformance.failures.measure import measure, run
 from conformance.failures.suspects import Lab, Suspect, pairs
 from conformance.faults import catalogue, suspicion
-from conformance.faults.trial import size
 from conformance.judging.engine import Engine
 from conformance.judging.outcome import Kind
 from conformance.library.reading import load_library
-from conformance.library.selection import select
+from conformance.library.selection import select, size
 
 EVERY = int(os.environ.get("QSA_DIAGNOSE_EVERY", 60))  # one fault in so many; faults --explanations takes more of them
 FEW = ("F23", "F24", "F26", "F40", "F41", "F45", "F01", "F83", "F61", "F98")

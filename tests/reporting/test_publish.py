@@ -322,11 +322,11 @@ def test_a_log_that_is_refused_does_not_keep_the_others_out(cli, few, tmp_path):
 
 
 def test_a_folder_of_this_machine_is_taken_out_and_no_id_with_it(monkeypatch):
-    monkeypatch.setenv("HOME", "/root")
-    text = b'{"case":"normalization/root-of-five","detail":"File \\"/root/mine.py\\"","at":"/root","other":"/rooted"}'
+    monkeypatch.setenv("HOME", "/sums")
+    text = b'{"case":"normalization/sums-of-five","detail":"File \\"/sums/mine.py\\"","at":"/sums","other":"/sumset"}'
     told = json.loads(store._impersonal(text))
     assert told == {
-        "case": "normalization/root-of-five", "detail": 'File "~/mine.py"', "at": "~", "other": "/rooted"
+        "case": "normalization/sums-of-five", "detail": 'File "~/mine.py"', "at": "~", "other": "/sumset"
     }  # fmt: skip
 
 
