@@ -123,6 +123,10 @@ COMMANDS: dict[str, dict[str, Run | str]] = {
         "qsa-conformance perf -b openvino-cpu-op --workload 'prefill' --workload 'decode[N=32,closes=0]' "
         "--threads 2 -o logs": LONG,
         "qsa-conformance perf --list": Run(),
+        "qsa-conformance perf -b openvino-cpu-op -b mlx-vlm --conformance FIRST --conformance SECOND -o times": (
+            "needs mlx-vlm; tests/timing times others by their logs"
+        ),
+        "qsa-conformance publish times -o reports": "tests/reporting adds times to published logs",
     },
     "docs/write-a-backend.md": {
         "qsa-conformance new-backend mine.py": Run(),

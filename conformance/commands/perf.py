@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from conformance.errors import UsageError
 from conformance.library.reading import load_library
 from conformance.record.log import Log, LogWriter, PerfRecord, file_name, read_log
 from conformance.reporting.progress import steps
+from conformance.reporting.table import readings
 from conformance.reporting.timings import timings
 from conformance.spec.operation import Operation
 from conformance.timing import contenders, perf, permitted, sampling
@@ -127,7 +127,6 @@ def timed(
     bench: perf.Bench, chosen: tuple[Workload, ...], conformant: list[Log], output: Path | None
 ) -> tuple[list[PerfRecord], list[Path]]:
     """All records; each goes to its backend's log as it comes, after the results that the backend is conformant by."""
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     paths: list[Path] = []
     writers: dict[str, LogWriter] = {}
     for log in conformant:
@@ -135,7 +134,7 @@ def timed(
         path = output / f"{file_name(connect)}.perf.jsonl" if output else None
         writers[connect] = writer = LogWriter(path)
         path = writer.path
-        writer.write(msgspec.structs.replace(log.header, argv=tuple(sys.argv[1:]), started=started))
+        writer.write(msgspec.structs.replace(log.header, argv=tuple(sys.argv[1:]), started=bench.started))
         for name, case in log.cases.items():
             writer.write(case)
             writer.write(log.results[name])
@@ -158,8 +157,13 @@ def timed(
 
 
 def _grounds(conformant: list[Log]) -> str:
-    complete = [log.header.backend.connect for log in conformant if log.header.complete]
+    complete = [_under(log) for log in conformant if log.header.complete]
     quick = [log.header.backend.connect for log in conformant if not log.header.complete]
     parts = [f"Conformant by a complete run: {', '.join(complete)}."] * bool(complete)
     parts += [f"Conformant as far as a quick run tells: {', '.join(quick)}."] * bool(quick)
     return " ".join(parts)
+
+
+def _under(log: Log) -> str:
+    told = readings(log)
+    return log.header.backend.connect + (f" (under {told})" if told else "")

@@ -49,7 +49,8 @@ def command(
 
     Each LOG, or each log in a folder LOG, is added: logs of several environments come together in this way. Without LOG
     the backends are run, on every operation they serve; without -b all backends that this machine can run. With --perf
-    those that turn out conformant are timed side by side, as `perf` does.
+    those that turn out conformant are timed side by side, as `perf` does. Logs of `perf -o` are added as any other:
+    their times go to the published log of the same run.
 
     No published log is lost: another log of the same backend and version is kept beside it, unless --replace is given.
     Exit codes as of `run`; 2 when a LOG was refused, after all others were added.

@@ -19,6 +19,7 @@ from conformance.backends.protocol import (
     Divisible,
     OperationConfig,
     Session,
+    Unsupported,
 )
 from conformance.spec.case import Case
 from conformance.spec.operation import Operation
@@ -82,6 +83,9 @@ def call_of(session: Session, calls: Sequence[Inputs], operation: Operation) -> 
     def stream() -> object:
         outputs: Mapping[str, Array] = {}
         for inputs in calls:
+            missing = [name for name in operation.carried.values() if outputs and name not in outputs]
+            if missing:
+                raise Unsupported(missing[0], "the stream is carried on by it, and it is not returned")
             carried = {port: outputs[name] for port, name in operation.carried.items()} if outputs else {}
             outputs = session.run({**inputs, **carried})
         return outputs

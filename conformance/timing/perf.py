@@ -7,6 +7,7 @@ many threads. How samples are taken is in `sampling`, of what in `contenders`.
 
 from __future__ import annotations
 
+import datetime
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,11 @@ class Timed:
     says: str = ""
 
 
+def now() -> str:
+    """The time at which a run begins: ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class Limits:
     """When a time is marked as taken on a busy machine, as shares."""
@@ -56,6 +62,7 @@ class Bench:
     limits: Limits = field(default_factory=Limits)
     clock: Clock = time.perf_counter
     copy: Callable[[Array, Array], object] | None = None  # instead of NumPy's, as `copy_of` gives it
+    started: str = field(default_factory=now)  # times that have this in common were taken in turn
     _medians: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
 
     def records(self, chosen: Sequence[Workload]) -> Iterator[tuple[Contender, PerfRecord]]:
@@ -128,6 +135,7 @@ class Bench:
                 "threads": self.threads,
                 "bytes": moved,
                 "peak_bytes": one.peak,
+                "timed": self.started,
             }
             if one.samples:
                 numbers |= self._times(one.samples, drift) | {"copy_bytes_per_s": speed}
@@ -139,6 +147,7 @@ class Bench:
                     numbers |= _share(moved, one.samples, copied, copy)
                 if first and len(first) == len(one.samples):
                     numbers |= compared(first, one.samples) if one is not timed[0] else {"ratio": 1.0}
+                    numbers |= {"ratio_to": timed[0].contender.name}
             told.append((numbers, one.says))
         return told
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from conformance.backends.connect import usable
 from conformance.backends.embedded import usual_readings
+from conformance.backends.protocol import close
 from conformance.errors import UsageError
 from conformance.library.reading import Library
 from conformance.library.selection import select
@@ -22,22 +23,27 @@ class Refused(Exception):  # noqa: N818  an answer: the backend is not timed
 def check_conformance(connect: str, library: Library, logs: Sequence[Log] = ()) -> Log:
     """The log by which a backend is conformant: one of `logs`, else a quick run of the library in this process.
 
-    Raises `Refused` when it is not, `BackendError` and `Unsupported` as connecting does, `UsageError` for a log that
-    is of another library or not complete.
+    A log counts under the readings that it is of. Raises `Refused` when the backend is not conformant, `BackendError`
+    and `Unsupported` as connecting does, `UsageError` for a log of another library or version, or of a part.
     """
-    followed = usual_readings(connect, library.operation.operation)
     given = next((log for log in logs if log.header.backend.connect == connect), None)
     if given:
-        if given.header.library != library.digest or given.header.readings != followed:
-            what = "with another library" if given.header.readings == followed else "under switched readings"
-            raise UsageError(f"{given.path} is of a run {what}; run `qsa-conformance run -b {connect}` again")
+        if given.header.library != library.digest:
+            again = f"run `qsa-conformance run -b {connect}` again"
+            raise UsageError(f"{given.path} is of a run with another library; {again}")
         verdict = verdict_of(given)
         if verdict == "INCOMPLETE":
             raise UsageError(f"{given.path} is not of a complete run; it cannot tell that {connect} is conformant")
         if verdict not in FINE:
             raise Refused(f"{connect} is not timed: by {given.path} it is {verdict}")
-        return given
     backend, info = usable(connect, operation=library.operation.operation)
+    if given:
+        close(backend)
+        if given.header.backend.version != info.version:
+            judged = f"{given.path} is of version {given.header.backend.version}, and {info.version} is here"
+            raise UsageError(f"{judged}; run `qsa-conformance run -b {connect}` again")
+        return given
+    followed = usual_readings(connect, library.operation.operation)
     plan = Plan(connect, select(library, quick=True), False, {"--quick": "yes"}, followed)
     log = execute(plan, library, info, outcomes(plan, library, backend, info))
     if verdict_of(log) == "NOT CONFORMANT":

@@ -15,8 +15,9 @@ from logs import FROZEN, made, mixed, outcome, part, passing, reseal, timed
 
 from conformance.errors import UsageError
 from conformance.library.reading import Library, load_library
-from conformance.record.log import read_log
+from conformance.record.log import PerfRecord, read_log
 from conformance.reporting import publish
+from conformance.reporting.html.performance import of_logs
 from conformance.reporting.origin import OWN, origin_of
 from conformance.reporting.publish import history, pages, store
 
@@ -68,6 +69,16 @@ def own(path, library, *arguments, **more):
     log = made(library, *arguments, path, **more)
     backend = msgspec.to_builtins(msgspec.structs.replace(log.header.backend, vendor=OWN))
     at(path, log.header.started, backend=backend)
+
+
+def add_timed(root, source, records, *, footer=True):
+    """Add a log with these times, as `perf --conformance` writes it."""
+    lines = source.read_bytes().splitlines(keepends=True)
+    perf = [msgspec.json.encode(record) + b"\n" for record in records]
+    path = source.with_name(f"{source.stem}.perf.jsonl")
+    path.write_bytes(b"".join([*lines[:-1], *perf, *(lines[-1:] if footer else [])]))
+    reseal(path)
+    return publish.add(root, path)
 
 
 class Links(HTMLParser):
@@ -180,24 +191,39 @@ class TestAdding:
         publish.add(root, tmp_path / "b.jsonl")
         assert self.logs(root) == before
 
-    def test_a_timed_log_of_the_same_run_takes_its_place_and_is_not_displaced_by_the_untimed(self, root, tmp_path):
-        log = read_log(tmp_path / "b.jsonl")
-        lines = (tmp_path / "b.jsonl").read_bytes().splitlines(keepends=True)
-        perf = [msgspec.json.encode(record) + b"\n" for record in timed(log).perf]
-        (tmp_path / "t.jsonl").write_bytes(b"".join([*lines[:-1], *perf, lines[-1]]))
-        reseal(tmp_path / "t.jsonl")
+    def test_times_come_to_the_log_of_their_run_and_stay_when_it_is_added_again(self, root, tmp_path):
         before = self.logs(root)
-        target = publish.add(root, tmp_path / "t.jsonl")
+        target = add_timed(root, tmp_path / "b.jsonl", timed(read_log(tmp_path / "b.jsonl")).perf)
         publish.add(root, tmp_path / "b.jsonl")
         assert self.logs(root) == before
-        assert len(read_log(target).perf) == 3
+        log = read_log(target)
+        assert len(log.perf) == 3
+        assert log.header.started == read_log(tmp_path / "b.jsonl").header.started
+
+    def test_of_times_on_the_same_workload_the_later_one_stays(self, root, tmp_path):
+        def records(when, time, *workloads):
+            return [PerfRecord(one, {"backend": "numpy", "timed": when, "fast_s": time}) for one in workloads]
+
+        add_timed(root, tmp_path / "b.jsonl", records("2026-02-02", 2.0, "w", "v"))
+        add_timed(root, tmp_path / "b.jsonl", records("2026-03-03", 3.0, "w", "x"))
+        target = add_timed(root, tmp_path / "b.jsonl", records("2026-01-01", 1.0, "w", "y"))
+        times = [(one.workload, one.numbers["fast_s"]) for one in read_log(target).perf]
+        assert times == [("w", 3.0), ("v", 2.0), ("x", 3.0), ("y", 1.0)]
+        content = target.read_bytes()
+        publish.add(root, target)
+        assert target.read_bytes() == content
 
     def test_an_interrupted_timing_does_not_take_the_place_of_the_whole_run(self, root, tmp_path):
-        log = read_log(tmp_path / "b.jsonl")
-        lines = (tmp_path / "b.jsonl").read_bytes().splitlines(keepends=True)
-        perf = [msgspec.json.encode(record) + b"\n" for record in timed(log).perf]
-        (tmp_path / "t.jsonl").write_bytes(b"".join([*lines[:-1], *perf]))
-        assert not read_log(publish.add(root, tmp_path / "t.jsonl")).interrupted
+        perf = timed(read_log(tmp_path / "b.jsonl")).perf
+        log = read_log(add_timed(root, tmp_path / "b.jsonl", perf, footer=False))
+        assert not log.interrupted and len(log.perf) == 3
+
+    def test_the_whole_log_takes_the_place_of_an_interrupted_one_with_its_times(self, few, tmp_path):
+        made(few, taking(few, 0.1), tmp_path / "b.jsonl", connect="numpy")
+        root, perf = tmp_path / "reports", timed(read_log(tmp_path / "b.jsonl")).perf
+        add_timed(root, tmp_path / "b.jsonl", perf, footer=False)
+        log = read_log(publish.add(root, tmp_path / "b.jsonl"))
+        assert not log.interrupted and len(log.perf) == 3
 
     def test_with_replace_an_earlier_log_goes_and_its_line_in_the_history_stays(self, root, few, tmp_path):
         made(few, taking(few, 0.7, "fail"), tmp_path / "x.jsonl", connect="numpy", version="1.0")
@@ -237,6 +263,56 @@ class TestAdding:
     def test_a_page_that_is_too_large_is_refused(self, tmp_path):
         with pytest.raises(UsageError, match="a published file may have"):
             pages.write(tmp_path / "x.html", "x" * (store.LARGEST + 1))
+
+
+class TestTimes:
+    """Two runs: a beside c in one, b beside c in the other; c was twice as slow then."""
+
+    @staticmethod
+    def record(backend, seconds, ratio, **more):
+        numbers = {"backend": backend, "fast_s": seconds, "ratio": ratio, "ratio_to": "c", "tokens": 1}
+        return PerfRecord("w", numbers | more)
+
+    def factors(self, few, *records):
+        """What a row says of each backend, by name."""
+        logs = [(f"{r.numbers['backend']}", passing(few, connect=f"{r.numbers['backend']}")) for r in records]
+        found = of_logs(
+            [(n, msgspec.structs.replace(log, perf=(r,))) for (n, log), r in zip(logs, records, strict=True)]
+        )
+        ((_, cells),) = found.heat
+        return dict(zip(found.names, (cell.factor for cell in cells), strict=True))
+
+    def test_times_of_one_run_are_compared_as_they_are(self, few):
+        records = [self.record(name, time, 7.0, timed="1") for name, time in (("a", 3.0), ("b", 2.0), ("c", 1.0))]
+        assert self.factors(few, *records) == {"a": "3 x", "b": "2 x", "c": "1 x"}
+
+    def test_times_of_several_runs_are_compared_by_their_ratios(self, few):
+        records = [
+            self.record("a", 6.0, 6.0, timed="1"),
+            self.record("b", 8.0, 4.0, timed="2"),
+            self.record("c", 2.0, 1.0, timed="2"),
+        ]
+        assert self.factors(few, *records) == {"a": "6 x", "b": "4 x", "c": "1 x"}
+
+    def test_a_backend_alone_is_compared_with_the_one_it_was_timed_beside(self, few):
+        assert self.factors(few, self.record("a", 6.0, 6.0, timed="1")) == {"a": "6 x c"}
+        assert self.factors(few, self.record("c", 6.0, 1.0, timed="1")) == {"c": "1 x"}
+
+    def test_earlier_logs_are_compared_by_their_times(self, few):
+        records = [PerfRecord("w", {"backend": name, "median_s": time}) for name, time in (("a", 3.0), ("b", 2.0))]
+        assert self.factors(few, *records) == {"a": "1.5 x", "b": "1 x"}
+
+    def test_the_index_has_the_workloads_that_most_backends_were_timed_on(self, few, tmp_path):
+        for number, name in enumerate(("numpy", "torch", "mlx-vlm"), 1):
+            made(few, taking(few, float(number)), tmp_path / name, connect=name)
+            alone = [PerfRecord("alone", {"backend": name, "fast_s": 9.0})] * (number == 1)
+            add_timed(tmp_path / "reports", tmp_path / name, [self.record(name, float(number), 1.0, timed="1"), *alone])
+        publish.render(tmp_path / "reports")
+        text = (tmp_path / "reports" / "README.md").read_text()
+        table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if " s " in row]
+        assert sorted(table) == [["mlx-vlm", "3 s 3 x"], ["numpy", "1 s 1 x"], ["torch", "2 s 2 x"]]
+        assert "`w`" in text and "`alone`" not in text
+        assert "alone" in (tmp_path / "reports" / "latest.html").read_text()
 
 
 class TestHistory:

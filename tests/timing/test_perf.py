@@ -18,6 +18,7 @@ from conformance.backends.connect import usable
 from conformance.backends.protocol import Unsupported
 from conformance.backends.qsa_prepare.numpy_reference import NumPyReference
 from conformance.cli import main
+from conformance.commands.perf import _grounds
 from conformance.errors import LibraryError, UsageError
 from conformance.library.operations import cases_root, load_operation, operations
 from conformance.record.log import PerfRecord, read_log
@@ -323,6 +324,8 @@ class TestTold:
         assert (first["ratio"], second["ratio"], second["ratio_says"]) == (1.0, 0.5, "faster")
         assert (first["low_s"], first["high_s"], first["iqr_s"]) == (2.0, 2.0, 0.0)
         assert "busy" not in first
+        assert (first["ratio_to"], second["ratio_to"]) == ("b0", "b0")
+        assert first["timed"] == second["timed"]
 
     def test_a_difference_that_may_be_chance_is_none(self, told):
         rng = random.Random(2)
@@ -433,6 +436,24 @@ class TestBench:
         single = contenders.call_of(session, [whole], library.operation)()
         assert all((stream[name] == single[name]).all() for name in ("block_index_keys",))
 
+    def test_a_stream_that_is_not_carried_on_is_said(self, library, timed):
+        class Less(Paced):
+            """Returns block keys alone, as many runtimes do."""
+
+            def prepare(self, config):
+                session = super().prepare(config)
+                session.run = lambda inputs: {"block_index_keys": inputs["raw_index_keys"]}
+                return session
+
+        clock = Clock()
+        one = Less(clock, 1e-5)
+        entry = contenders.Contender("less", "less", one.prepare, one.describe())
+        bench = perf.Bench(library.operation, [entry], 1, 0.01, clock=clock, copy=copying(clock))
+        ((_, record),) = bench.records([timed["chunked-prefill"]])
+        assert record.says == (
+            "not timed: present_incomplete_raw_keys: the stream is carried on by it, and it is not returned"
+        )
+
     def test_a_table_for_every_workload(self):
         first = {"backend": "a", "fast_s": 0.0021, "growth": 1.01, "ratio": 1.0}
         second = {"backend": "b" * 60, "fast_s": 0.5, "busy": "yes", "ratio": 2.0, "ratio_low": 1.9, "ratio_high": 2.1,
@@ -471,6 +492,12 @@ class TestConformance:
         log = logged()
         assert permitted.check_conformance("numpy", library, [log]) is log
 
+    def test_a_log_under_switched_readings_will_do_and_is_said(self, library, logged):
+        log = logged()
+        log = msgspec.structs.replace(log, header=msgspec.structs.replace(log.header, readings={"norm": "mine"}))
+        assert permitted.check_conformance("numpy", library, [log]) is log
+        assert _grounds([log]) == "Conformant by a complete run: numpy (under norm=mine)."
+
     def test_a_log_that_is_not_conformant_will_not(self, library, logged):
         off = f"py:{FAKES}:Raises"
         with pytest.raises(permitted.Refused, match="NOT CONFORMANT"):
@@ -483,6 +510,13 @@ class TestConformance:
         other = msgspec.structs.replace(other, header=msgspec.structs.replace(other.header, library="000000000000"))
         with pytest.raises(UsageError, match="another library"):
             permitted.check_conformance("numpy", library, [other])
+
+    def test_a_log_of_another_version_tells_nothing(self, library, logged):
+        log = logged()
+        backend = msgspec.structs.replace(log.header.backend, version="0.0 on nothing")
+        log = msgspec.structs.replace(log, header=msgspec.structs.replace(log.header, backend=backend))
+        with pytest.raises(UsageError, match=r"is of version 0\.0 on nothing, and .* is here; run `qsa-conf"):
+            permitted.check_conformance("numpy", library, [log])
 
 
 class TestCommand:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from conformance.reporting.html.columns import Column
 
 @dataclass(frozen=True)
 class Heat:
-    """A workload on a backend: its time, how many times that of the fastest it is, and the share of a plain copy."""
+    """A workload on a backend: its time, how many times that of another it is, and the share of a plain copy."""
 
     time: str = ""
-    factor: str = ""
+    factor: str = ""  # to the fastest backend, or to the one named
     share: str = ""
     level: int = -1  # 0 the fastest, up to LEVELS; below 0 without a colour
     says: str = ""
@@ -30,6 +30,7 @@ class Performance:
     """Timed workloads: a row each with a cell for every backend, pictures, and the numbers behind them."""
 
     names: tuple[str, ...] = ()
+    whole: tuple[bool, ...] = ()  # whether a name is that of a backend, not of a part of one
     heat: tuple[tuple[str, tuple[Heat, ...]], ...] = ()
     latency: tuple[tuple[str, Markup], ...] = ()
     key: Markup | None = None
@@ -57,6 +58,7 @@ def of_logs(logs: Sequence[tuple[str, Log]]) -> Performance | None:
     names = list(dict.fromkeys(_backend(title, record) for title, record in timed))
     return Performance(
         tuple(names),
+        tuple(name in connects for name in names),
         tuple(_heat(timed, names, connects)),
         tuple(_latency(timed, names)),
         plots.key(names),
@@ -72,27 +74,45 @@ def seconds(record: PerfRecord) -> float | None:
 def _heat(
     timed: Sequence[tuple[str, PerfRecord]], names: Sequence[str], connects: Collection[str]
 ) -> Iterator[tuple[str, tuple[Heat, ...]]]:
-    """A row a workload; the fastest is found among whole backends, not among parts of one that are timed alone."""
+    """A row a workload; backends are compared as wholes, parts of one that are timed alone are not."""
     workloads: dict[str, dict[str, PerfRecord]] = {}
     for title, record in timed:
         workloads.setdefault(record.workload, {})[_backend(title, record)] = record
     for workload, records in workloads.items():
-        times = [time for name, one in records.items() if name in connects and (time := seconds(one))]
-        best = min(times, default=None)
-        yield workload, tuple(_heated(records.get(name), best, name in connects) for name in names)
+        factors = _factors({name: one for name, one in records.items() if name in connects and seconds(one)})
+        yield workload, tuple(_heated(records.get(name), factors.get(name)) for name in names)
 
 
-def _heated(record: PerfRecord | None, best: float | None, whole: bool) -> Heat:
+def _factors(records: Mapping[str, PerfRecord]) -> dict[str, tuple[float, str]]:
+    """How many times the time of the fastest that of each backend is; of a backend alone, that of whom it was timed by.
+
+    Times are compared within one run. Those of several runs are compared by their ratios to one backend that was timed
+    in each of them. The second of a pair is a name where it is not the fastest that is meant.
+    """
+    numbers = {name: one.numbers for name, one in records.items()}
+    runs, beside = ({of.get(name) for of in numbers.values()} for name in ("timed", "ratio_to"))
+    other = next(iter(beside)) if len(beside) == 1 else None
+    by_ratio = {name: number(one, "ratio") or 0.0 for name, one in records.items()}
+    if len(records) == 1 and other and other not in records and all(by_ratio.values()):
+        return {name: (ratio, str(other)) for name, ratio in by_ratio.items()}
+    weights = {name: seconds(one) or 0.0 for name, one in records.items()}
+    if len(runs) > 1 and other and all(by_ratio.values()):
+        weights = by_ratio
+    best = min(weights.values(), default=1.0)
+    return {name: (weight / best, "") for name, weight in weights.items()}
+
+
+def _heated(record: PerfRecord | None, factor: tuple[float, str] | None) -> Heat:
     time = seconds(record) if record else None
     if record is None or not time:
         return Heat(says=record.says if record else "")
-    factor = time / best if best else 1.0
     share = number(record, "share")
+    times, other = factor or (0.0, "")
     return Heat(
         ("~" if record.numbers.get("busy") else "") + plots.duration(time),
-        f"{factor:.3g} x" if whole else "",
+        f"{times:.3g} x{' ' * bool(other)}{other}" if factor else "",
         "" if share is None else f"{share:.2f} of a copy",
-        sum(factor > level for level in LEVELS) if whole else -1,
+        sum(times > level for level in LEVELS) if factor else -1,
         record.says,
     )
 
@@ -161,10 +181,11 @@ def _numbers(title: str, record: PerfRecord) -> tuple[str, ...]:
 
 
 def _ratio(record: PerfRecord) -> str:
-    """Time over that of the first backend, what the test says of it, and how likely it would be by chance."""
+    """Time over that of the first backend, what the test says of it, of whom, and how likely it would be by chance."""
     value, p = number(record, "ratio"), number(record, "ratio_p")
-    says = _plain(record.numbers.get("ratio_says"))
-    parts = ["" if value is None else f"{value:.3g}", says, "" if p is None else f"(p {p:.2g})"]
+    says, other = _plain(record.numbers.get("ratio_says")), _plain(record.numbers.get("ratio_to"))
+    than = f"than {other}" if says in ("faster", "slower") and other else ""
+    parts = ["" if value is None else f"{value:.3g}", says, than, "" if p is None else f"(p {p:.2g})"]
     return " ".join(part for part in parts if part)
 
 

@@ -105,6 +105,7 @@ def readme(
             f"## {_title(one.head)}",
             f"[Case by case]({one.head.anchor}/latest.html)",
             tabulate(rows, heading, tablefmt="github", disable_numparse=True),
+            *_times(one),
         ]
     parts += ["## Every published log", tabulate(_every(entries), EVERY, tablefmt="github", disable_numparse=True)]
     return "\n\n".join(parts) + "\n"
@@ -135,6 +136,29 @@ def _row(row: Row, one: Section) -> list[str]:
         *([escaped(row.rounding)] if one.rounds else []),
         *row.shares,
         f"[log]({row.one.folder}/{LOG}), [changes]({row.one.folder.rpartition('/')[0]}/{CHANGES})",
+    ]
+
+
+def _times(one: Section) -> list[str]:
+    """The times of whole backends on the workloads that most of them were timed on."""
+    if one.performance is None:
+        return []
+    whole = [index for index, name in enumerate(one.performance.names) if one.performance.whole[index]]
+    timed = {workload: sum(bool(cells[i].time) for i in whole) for workload, cells in one.performance.heat}
+    shown = [(workload, cells) for workload, cells in one.performance.heat if timed[workload] * 2 > len(whole)]
+    if not shown:
+        return []
+    rows = [
+        [
+            escaped(line(one.performance.names[i], 60)),
+            *(f"{cells[i].time} {cells[i].factor}".strip() or "-" for _, cells in shown),
+        ]
+        for i in whole
+    ]
+    return [
+        "The time of a call, and how many times that of the fastest it is. ~ marks a time that was taken on a busy "
+        "machine. [All workloads](latest.html).",
+        tabulate(rows, ["time of", *(f"`{workload}`" for workload, _ in shown)], tablefmt="github"),
     ]
 
 

@@ -16,6 +16,7 @@ from conformance.record.log import Log, file_name, read_log, unpacked
 from conformance.record.verdict import Standing, standing
 from conformance.record.writer import resealed
 from conformance.reporting.publish import history
+from conformance.reporting.publish.timed import together
 
 LOG = "log.jsonl.gz"
 LARGEST = 1 << 20  # bytes that a published file may have
@@ -95,21 +96,23 @@ def add(root: Path, source: Path, *, replace: bool = False) -> Path:
     """Put a log to the published ones, without what is of this machine alone; gives the path of the published log.
 
     A log of a backend and version that is there already gets a folder of its own beside it, unless it is of the same
-    run. With `replace` it takes the place of an earlier one of the same version of suite and library. Raises
-    `UsageError` for a log that cannot be published, and for one that would replace a later one.
+    run: then what it has been timed on is added to the log that is there. With `replace` it takes the place of an
+    earlier one of the same version of suite and library. Raises `UsageError` for a log that cannot be published, and
+    for one that would replace a later one.
     """
     log = read_log(source)
     head = log.header
     if head.seed is not None:
         raise UsageError(f"{source}: is of generated cases; only runs of the library are published")
     home = _home(root, log)
+    target, there = _target(home, log, source, replace=replace)
+    text = _impersonal(unpacked(source))
+    if there and _same_run(there, log):
+        text = together(unpacked(target), text)
     # Without a time, so that the same log is the same file.
-    content = gzip.compress(resealed(_impersonal(unpacked(source))), compresslevel=9, mtime=0)
-    target, there = _target(home, log, source, content, replace=replace)
+    content = gzip.compress(resealed(text), compresslevel=9, mtime=0)
     if len(content) > LARGEST:
         raise UsageError(f"{target}: would have {len(content):,} bytes; a published file may have {LARGEST:,}")
-    if there and not _supersedes(log, there, replace=replace):
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     remember(home, log)
@@ -135,7 +138,7 @@ def _home(root: Path, log: Log) -> Path:
     raise UsageError(f"{above / name}: {MOST} backends share this name")
 
 
-def _target(home: Path, log: Log, source: Path, content: bytes, *, replace: bool) -> tuple[Path, Log | None]:
+def _target(home: Path, log: Log, source: Path, *, replace: bool) -> tuple[Path, Log | None]:
     """Where a log goes: to its own run, where that is published, with `replace` to its like, else to a free folder.
 
     With the log that is there already.
@@ -149,7 +152,7 @@ def _target(home: Path, log: Log, source: Path, content: bytes, *, replace: bool
             free = path
             break
         there = read_log(path)
-        if path.read_bytes() == content or (_same_run(there, log) and not (there.perf and log.perf)):
+        if _same_run(there, log):
             return path, there
         if replace and _alike(there, log):
             alike.append((there.header.started, path, there))
@@ -175,13 +178,6 @@ def _alike(one: Log, other: Log) -> bool:
     told = [[getattr(log.header, part) for part in parts] for log in (one, other)]
     names = [(log.header.backend.connect, log.header.backend.version) for log in (one, other)]
     return told[0] == told[1] and names[0] == names[1]
-
-
-def _supersedes(log: Log, there: Log, *, replace: bool) -> bool:
-    """Whether a log is to be written in the place of another: of the same run the one that holds more."""
-    if _same_run(there, log):
-        return (not log.interrupted, len(log.perf)) > (not there.interrupted, len(there.perf))
-    return replace
 
 
 def _impersonal(text: bytes) -> bytes:
