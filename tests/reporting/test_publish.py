@@ -309,10 +309,43 @@ class TestTimes:
             add_timed(tmp_path / "reports", tmp_path / name, [self.record(name, float(number), 1.0, timed="1"), *alone])
         publish.render(tmp_path / "reports")
         text = (tmp_path / "reports" / "README.md").read_text()
-        table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if " s " in row]
-        assert sorted(table) == [["mlx-vlm", "3 s 3 x"], ["numpy", "1 s 1 x"], ["torch", "2 s 2 x"]]
+        table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if " s, " in row]
+        assert sorted(table) == [["mlx-vlm", "3 s, 3 x"], ["numpy", "1 s, 1 x"], ["torch", "2 s, 2 x"]]
         assert "`w`" in text and "`alone`" not in text
         assert "alone" in (tmp_path / "reports" / "latest.html").read_text()
+
+
+class TestGrids:
+    """Nine backends: one has workloads to itself, and a part that is timed alone."""
+
+    @pytest.fixture
+    def grids(self, few):
+        logs = []
+        for number, name in enumerate("abcdefghi"):
+            perf = [PerfRecord("w", {"backend": name, "fast_s": 10.0**number / 3})]
+            if name == "a":
+                perf += [PerfRecord("w", {"backend": "a, part", "fast_s": 1.0})]
+                perf += [PerfRecord(f"alone-{i}", {"backend": name, "fast_s": 1.0}) for i in range(2)]
+            logs.append((name, msgspec.structs.replace(passing(few, connect=name), perf=tuple(perf))))
+        return of_logs(logs).grids
+
+    def test_the_workloads_of_most_backends_come_first_and_are_the_columns_where_backends_are_more(self, grids):
+        first, _ = grids
+        assert (first.title, first.heads) == ("backend", ("w",))
+        cells = [(name, cell.factor, cell.level) for name, (cell,) in first.rows]
+        assert cells[:5] == [
+            ("a", "1 x", 0),
+            ("a, part", "", -1),
+            ("b", "10 x", 3),
+            ("c", "100 x", 4),
+            ("d", "1,000 x", 5),
+        ]
+        assert cells[-1] == ("i", "100,000,000 x", 5)
+
+    def test_who_has_no_time_in_a_grid_is_left_out_of_it(self, grids):
+        _, second = grids
+        assert (second.title, second.heads) == ("workload", ("a",))
+        assert [name for name, _ in second.rows] == ["alone-0", "alone-1"]
 
 
 class TestHistory:

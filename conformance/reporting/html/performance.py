@@ -36,12 +36,39 @@ class Performance:
     key: Markup | None = None
     rows: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def shared(self) -> tuple[tuple[str, tuple[Heat, ...]], ...]:
+        """The workloads that most backends were timed on."""
+        backends = sum(self.whole)
+        return tuple(
+            (workload, cells)
+            for workload, cells in self.heat
+            if 2 * sum(bool(cell.time) for cell, whole in zip(cells, self.whole, strict=True) if whole) > backends
+        )
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """The workloads that most backends were timed on, then the others; whoever has no time in one is left out."""
+        shared = self.shared
+        rest = tuple(row for row in self.heat if row not in shared)
+        return tuple(_grid(self.names, rows) for rows in (shared, rest) if rows)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Workloads by backends, or backends by workloads where there are many backends, and more of them."""
+
+    title: str  # of the rows
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Heat, ...]], ...]
+
 
 HEADS = (
     "workload", "backend", "tokens", "sequences", "type", "block", "time", "interval", "moved", "of a copy", "ratio",
     "peak", "growth", "",
 )  # fmt: skip
-LEVELS = (1.1, 1.5, 2.5, 5.0, 10.0)  # times the fastest, up to which a colour goes
+COLUMNS = 8  # backends that have room beside each other
+LEVELS = (1.1, 2.0, 5.0, 20.0, 100.0)  # times the fastest, up to which a colour goes
 
 
 def performance(columns: Sequence[Column]) -> Performance | None:
@@ -83,6 +110,20 @@ def _heat(
         yield workload, tuple(_heated(records.get(name), factors.get(name)) for name in names)
 
 
+def _grid(names: Sequence[str], rows: Sequence[tuple[str, tuple[Heat, ...]]]) -> Grid:
+    used = [i for i in range(len(names)) if any(cells[i].time for _, cells in rows)] or [*range(len(names))]
+    heads = tuple(names[i] for i in used)
+    if len(used) <= max(COLUMNS, len(rows)):
+        return Grid("workload", heads, tuple((name, tuple(cells[i] for i in used)) for name, cells in rows))
+    turned = tuple((names[i], tuple(cells[i] for _, cells in rows)) for i in used)
+    return Grid("backend", tuple(workload for workload, _ in rows), turned)
+
+
+def times(value: float) -> str:
+    """A factor in three digits, a large one in whole numbers."""
+    return f"{value:.3g} x" if value < 1000 else f"{value:,.0f} x"
+
+
 def _factors(records: Mapping[str, PerfRecord]) -> dict[str, tuple[float, str]]:
     """How many times the time of the fastest that of each backend is; of a backend alone, that of whom it was timed by.
 
@@ -107,12 +148,12 @@ def _heated(record: PerfRecord | None, factor: tuple[float, str] | None) -> Heat
     if record is None or not time:
         return Heat(says=record.says if record else "")
     share = number(record, "share")
-    times, other = factor or (0.0, "")
+    value, other = factor or (0.0, "")
     return Heat(
         ("~" if record.numbers.get("busy") else "") + plots.duration(time),
-        f"{times:.3g} x{' ' * bool(other)}{other}" if factor else "",
+        f"{times(value)}{' ' * bool(other)}{other}" if factor else "",
         "" if share is None else f"{share:.2f} of a copy",
-        sum(times > level for level in LEVELS) if factor else -1,
+        sum(value > level for level in LEVELS) if factor else -1,
         record.says,
     )
 

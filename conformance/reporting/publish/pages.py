@@ -143,15 +143,14 @@ def _times(one: Section) -> list[str]:
     """The times of whole backends on the workloads that most of them were timed on."""
     if one.performance is None:
         return []
-    whole = [index for index, name in enumerate(one.performance.names) if one.performance.whole[index]]
-    timed = {workload: sum(bool(cells[i].time) for i in whole) for workload, cells in one.performance.heat}
-    shown = [(workload, cells) for workload, cells in one.performance.heat if timed[workload] * 2 > len(whole)]
+    whole = [i for i, is_backend in enumerate(one.performance.whole) if is_backend]
+    shown = one.performance.shared
     if not shown:
         return []
     rows = [
         [
             escaped(line(one.performance.names[i], 60)),
-            *(f"{cells[i].time} {cells[i].factor}".strip() or "-" for _, cells in shown),
+            *(", ".join(filter(None, (cells[i].time, cells[i].factor))) or "-" for _, cells in shown),
         ]
         for i in whole
     ]
