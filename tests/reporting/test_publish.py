@@ -322,7 +322,7 @@ class TestGrids:
     def grids(self, few):
         logs = []
         for number, name in enumerate("abcdefghi"):
-            perf = [PerfRecord("w", {"backend": name, "fast_s": 10.0**number / 3})]
+            perf = [PerfRecord("w", {"backend": name, "fast_s": 10.0**number})]
             if name == "a":
                 perf += [PerfRecord("w", {"backend": "a, part", "fast_s": 1.0})]
                 perf += [PerfRecord(f"alone-{i}", {"backend": name, "fast_s": 1.0}) for i in range(2)]
