@@ -1,27 +1,32 @@
-"""hipEngine's reference in NumPy as a backend of QSAPrepare and SparseAttentionIndexer.
+"""hipEngine's reference in NumPy as a backend of all four operations.
 
     pip install --no-deps hipengine
     qsa-conformance run -b py:examples/peers/hipengine_peer.py:HipEngine
 
 `qsa_prepare_index_keys` of the installed hipengine makes the block keys. One thing is replaced, in its module: the
 functions `cos` and `sin`. With theta 1 the angle of a token is its position, by which they give rows of the ports.
-`qsa_index_scores` and `qsa_select_positions` run as they are. All of it computes in f32; block keys are rounded to the
-type of the ports here. hipEngine has the license AGPL-3.0: nothing of it is in this file.
+`qsa_index_scores`, `qsa_select_positions` and `qsa_sparse_gqa_attention` run as they are, the last on positions that
+are listed here from blocks. All of it computes in f32; results are rounded to the type of the ports here. hipEngine has
+the license AGPL-3.0: nothing of it is in this file.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from conformance.backends.protocol import BackendInfo, OperationConfig, Session, Unsupported
+from conformance.backends import foreign
+from conformance.backends.chain import Chain
+from conformance.backends.protocol import Backend, BackendInfo, OperationConfig, Session, Unsupported, info_for
 from conformance.backends.qsa_prepare.peer import Peer as KeyPeer
 from conformance.backends.qsa_prepare.tokens import Tokens
+from conformance.backends.refusals import checker
+from conformance.backends.sparse_attention.tokens import attended_rows, length
 from conformance.backends.sparse_attention_indexer.peer import Peer as SelectionPeer
 
 try:
@@ -35,14 +40,19 @@ _replacing = threading.Lock()  # cos and sin are found in a global of the foreig
 
 
 class HipEngine:
-    """Both steps as one backend."""
+    """The three steps, and all of them in a row, as one backend."""
 
     def __init__(self) -> None:
-        self._steps = {step.describe().operation: step for step in (Keys(), Selection())}
+        steps: dict[str, Backend] = {
+            "QSAPrepare": Keys(),
+            "SparseAttentionIndexer": Selection(),
+            "SparseAttention": Attention(),
+        }
+        self._steps = steps | {"SparseAttentionPipeline": Chain("SparseAttentionPipeline", steps)}
 
     def describe(self) -> tuple[BackendInfo, ...]:
         """One entry an operation."""
-        return tuple(step.describe() for step in self._steps.values())
+        return tuple(info_for(step, operation) for operation, step in self._steps.items())
 
     def prepare(self, config: OperationConfig) -> Session:
         """A session of the step."""
@@ -101,6 +111,70 @@ class Selection(SelectionPeer):
                 block_budget=K,
             )
         return [np.asarray(starts) // r for starts in selection.selected_block_starts]
+
+
+class Attention:
+    """Attention to listed positions: one list for all heads, no sinks."""
+
+    name = "hipengine"
+
+    def describe(self) -> BackendInfo:
+        """Every type; sinks can only be left out."""
+        return BackendInfo(
+            name=self.name,
+            version=version(self.name),
+            vendor="shisa-ai",
+            element_types=("f32", "f16", "bf16"),
+            outputs=("attention_output",),
+            features=("key_length", "scale", "sinks", "left_padding"),
+            url=URL,
+            operation="SparseAttention",
+        )
+
+    def prepare(self, config: OperationConfig) -> Session:
+        """One session. Raises `Rejected` (ERR-1), `Unsupported` for sinks."""
+        check = checker(config, "SparseAttention").check
+        if "sinks" not in config.disabled:
+            raise Unsupported("sinks", f"{self.name} has no attention sinks", URL)
+        return AttentionSession(config, check)
+
+
+class AttentionSession:
+    """The function for one set of attributes."""
+
+    def __init__(self, config: OperationConfig, check: Any) -> None:
+        self._config, self._check = config, check
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """One call. Raises `Rejected` (ERR-2 to ERR-5), `ForeignError`, `Unsupported` for several selections."""
+        self._check(inputs)
+        N, H, L, _ = inputs["query"].shape
+        S, Ev = inputs["value"].shape[2:]
+        if inputs["block_indices"].shape[1] != 1:
+            raise Unsupported("selections", "hipengine takes one list of positions for all heads", URL)
+        causal = self._config.attributes.get("causal", True)
+        scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else None
+        out = np.zeros((N, L, H, Ev), inputs["query"].dtype)
+        for n in range(N):
+            tokens, Sn = attended_rows(self._config.attributes, inputs, n), length(inputs, n)
+            rows = [row for row in range(L) if len(tokens[row])]  # an empty list is refused
+            if not rows:
+                continue
+            query, key, value = (inputs[name][n].transpose(1, 0, 2) for name in ("query", "key", "value"))
+            with foreign.calls("hipengine"), np.errstate(all="ignore"):
+                out[n, rows] = qwen4_exp.qsa_sparse_gqa_attention(
+                    query[rows],
+                    key[S - Sn :],
+                    value[S - Sn :],
+                    query_positions=[Sn - L + row if causal else Sn - 1 for row in rows],
+                    key_positions=np.arange(Sn),
+                    selected_positions=[tokens[row] for row in rows],
+                    scale=scale,
+                )
+        return {"attention_output": np.ascontiguousarray(out.transpose(0, 2, 1, 3))}
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @contextmanager

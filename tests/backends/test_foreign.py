@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conformance.backends import foreign
@@ -17,10 +18,13 @@ from conformance.backends.connect import usable
 from conformance.backends.embedded import usual_readings
 from conformance.backends.protocol import Backend, Unsupported
 from conformance.judging.engine import Engine
+from conformance.library.operations import load_operation
 from conformance.library.reading import load_library
 from conformance.library.selection import select
 from conformance.record.expectations import default_file, load
 from conformance.running.run import run_case
+from conformance.timing.contenders import config_of
+from conformance.timing.workloads import inputs_of, load_workloads
 
 os.environ["TRITON_INTERPRET"] = "1"  # looked at when Triton is loaded, which other peers do
 
@@ -34,7 +38,8 @@ PEERS = [
     *((name, PREPARE) for name in ("nemo-automodel", "nemo-automodel:packed", "mlx-vlm", "mlx-vlm:batch", "rapid-mlx",
                                    "rapid-mlx:fast_fp32")),
     *((name, INDEXER) for name in ("nemo-automodel", "mlx-vlm", "rapid-mlx")),
-    *((name, operation) for name in ("nemo-automodel", "mlx-vlm") for operation in (ATTENTION, PIPELINE)),
+    *((name, operation) for name in ("nemo-automodel", "mlx-vlm", "rapid-mlx", HIP)
+      for operation in (ATTENTION, PIPELINE)),
     *((connect, operation) for connect in (HIP, VMLX) for operation in (PREPARE, INDEXER)),
 ]  # fmt: skip
 CHOSEN = {
@@ -99,6 +104,15 @@ MUTANTS = [
     Mutant("nemo-automodel", ATTENTION, NEMO, NEMO_CHUNK, "valid = token_ids >= 0", "valid = token_ids > 0"),
     Mutant("mlx-vlm", ATTENTION, VLM, "Qwen4ExpQSAIndexer.build_mask", "selected_tokens | tail", "selected_tokens"),
     Mutant("mlx-vlm", ATTENTION, VLM_KERNEL, "dispatch_qsa_attention", "scale=scale,", "scale=2 * scale,"),
+    Mutant("rapid-mlx", ATTENTION, RAPID, "_QSASelection.valid",
+           "self.block_valid[..., None]", "~self.block_valid[..., None]"),
+    Mutant("rapid-mlx", ATTENTION, RAPID, "_QSASelection.dense_mask", "self.token_indices, sentinel",
+           "self.token_indices + 1, sentinel"),
+    Mutant("rapid-mlx", ATTENTION, RAPID, "QSAAttention.__call__", "mx.array(-1e9,", "mx.array(-1,"),
+    Mutant("rapid-mlx", ATTENTION, RAPID, "QSAAttention.__call__", "scale=self.scale,\n            mask",
+           "scale=2 * self.scale,\n            mask"),
+    Mutant("rapid-mlx", PIPELINE, RAPID, "QSAIndexer.__call__", "mx.maximum(scores.astype(mx.float32), 0)",
+           "scores.astype(mx.float32)"),
     Mutant("mlx-vlm", PIPELINE, VLM, "Qwen4ExpQSAIndexer.select_from_projected",
            "mx.sum(mx.maximum(scores, 0), axis=1)", "mx.sum(scores, axis=1)"),
     Mutant(HIP, PREPARE, HIP_ENGINE, "qsa_interleaved_rope", "first * sine + second * cosine",
@@ -106,6 +120,11 @@ MUTANTS = [
     Mutant(HIP, PREPARE, HIP_ENGINE, "qsa_prepare_index_keys", "variance + np.float32(eps)", "variance"),
     Mutant(HIP, INDEXER, HIP_ENGINE, "qsa_select_positions", "<= query_position)[0]", "< query_position)[0]"),
     Mutant(HIP, INDEXER, HIP_ENGINE, "qsa_index_scores", "np.maximum(dots, np.float32(0.0))", "dots"),
+    Mutant(HIP, ATTENTION, HIP_ENGINE, "qsa_sparse_gqa_attention", "head // group_size", "head % kv_heads"),
+    Mutant(HIP, ATTENTION, HIP_ENGINE, "qsa_sparse_gqa_attention", "np.float32) * attention_scale", "np.float32)"),
+    Mutant(HIP, ATTENTION, HIP_ENGINE, "qsa_sparse_gqa_attention", "for position in logical]",
+           "for position in logical[1:]]"),
+    Mutant(HIP, PIPELINE, HIP_ENGINE, "qsa_index_scores", "np.maximum(dots, np.float32(0.0))", "dots"),
     Mutant(VMLX, PREPARE, VMLX_ENGINE, "QSAIndexer._pool_blocks", ".mean(axis=2)", ".max(axis=2)"),
     Mutant(VMLX, PREPARE, VMLX_ENGINE, "QSAIndexer._pool_blocks",
            "first_block * r : last_block * r : r, :", "first_block * r + r - 1 : last_block * r : r, :"),
@@ -147,13 +166,27 @@ def test_a_peer_passes_what_it_supports(connect: str, operation: str) -> None:
     assert len(statuses) - statuses.count("unsupported") >= 20
 
 
+@pytest.mark.parametrize(("connect", "operation"), PEERS)
+def test_a_call_ends_when_its_results_are_arrays_in_memory(connect: str, operation: str) -> None:
+    """A runtime that computes when it is asked for the numbers has done so: timing ends with the call."""
+    backend, info = peer(connect, operation)
+    whole = load_operation(operation)
+    workload = next(one for one in load_workloads(whole) if one.id.startswith("decode") and one.quick)
+    session = backend.prepare(config_of(workload.case))
+    outputs = session.run(inputs_of(workload.case, whole))
+    assert {type(array) for array in outputs.values()} == {np.ndarray}
+    assert set(info.outputs) <= outputs.keys()
+    session.close()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.connect.rpartition(':')[2]}-{m.instead.strip()[:30]}")
 def test_one_changed_line_of_the_foreign_code_is_failed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     peer(mutant.connect, mutant.operation)
     module = __import__(mutant.module, fromlist=["_"])
     owner, _, name = mutant.function.rpartition(".")
     target = getattr(module, owner) if owner else module
-    source = textwrap.dedent(inspect.getsource(getattr(target, name)))
+    found = getattr(target, name)
+    source = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
     assert mutant.line in source, "the foreign code has changed: choose another line"
     made: dict[str, Any] = {}
     # Its own globals, so that what adapter and library replace there is seen by the changed function, too.

@@ -38,4 +38,12 @@ BACKENDS: Mapping[str, Embedded] = {
         origin="foreign",
         readings={"empty": "unspecified"},  # its own selection leaves no query token without a block
     ),
+    "rapid-mlx": Embedded(
+        "rapid_mlx",
+        "RapidMlx",
+        "Rapid-MLX's own attention",
+        extra="peers-mlx",
+        origin="foreign",
+        readings={"empty": "unspecified"},  # its own selection leaves no query token without a block
+    ),
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from conformance.backends.openvino import python_op
 from conformance.backends.sparse_attention import OPERATION
+from conformance.backends.sparse_attention.tokens import attended
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -53,13 +54,3 @@ def attend(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[s
                     total = weights.sum(axis=1) + np.exp(sinks[heads] - most[:, 0])
                     out[n, heads, row] = (weights[:, None, :] @ values)[:, 0] / total[:, None]
     return {"attention_output": out}
-
-
-def attended(listed: Array, r: int, Sn: int, position: int | None) -> Array:
-    """The tokens of listed blocks and, in the causal mode, of the open block, each once and in order, int64."""
-    blocks = np.unique(listed.astype(np.int64))
-    tokens = (blocks[:, None] * r + np.arange(min(r, Sn))).reshape(-1)
-    if position is None:
-        return tokens[tokens < Sn]
-    opens = (position + 1) // r * r
-    return np.concatenate([tokens[tokens < opens], np.arange(opens, position + 1)])

@@ -44,4 +44,12 @@ BACKENDS: Mapping[str, Embedded] = {
         origin="foreign",
         readings={"ties": "free"},  # it takes what mlx.core.argpartition gives
     ),
+    "rapid-mlx": Embedded(
+        "chains",
+        "rapid_mlx",
+        "Rapid-MLX's own indexer, selection and attention",
+        extra="peers-mlx",
+        origin="foreign",
+        readings={"ties": "free"},  # it takes what mlx.core.argpartition gives
+    ),
 }
