@@ -6,7 +6,7 @@ repositories rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -44,6 +44,12 @@ class OperationConfig:
     element_type: str  # "f32" | "f16" | "bf16"
     length_type: str  # "i32" | "i64"
     disabled: frozenset[str]  # subset of the operation's features
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What configurations are told apart by, as the key of a mapping; 1, 1.0 and True are not the same."""
+        attributes = tuple(sorted((name, repr(value)) for name, value in self.attributes.items()))
+        return self.operation, attributes, self.element_type, self.length_type, self.disabled
 
 
 class Session(Protocol):

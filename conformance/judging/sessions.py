@@ -24,7 +24,7 @@ class Sessions:
 
     def shared(self, config: OperationConfig) -> Open:
         """The session of a configuration, prepared when there is none yet."""
-        key = _key(config)
+        key = config.key
         if key not in self._kept:
             self._kept[key] = self.prepare(config)
             while len(self._kept) > KEPT:
@@ -34,7 +34,7 @@ class Sessions:
 
     def drop(self, config: OperationConfig) -> None:
         """Close the session of a configuration, if there is one."""
-        self._close(_key(config))
+        self._close(config.key)
 
     def close(self) -> None:
         """Close all."""
@@ -50,8 +50,3 @@ class Sessions:
                 raise
             except BaseException:
                 return  # a session that cannot be closed is of no further use either way
-
-
-def _key(config: OperationConfig) -> Any:
-    attributes = tuple(sorted((name, repr(value)) for name, value in config.attributes.items()))
-    return config.operation, attributes, config.element_type, config.length_type, config.disabled

@@ -65,12 +65,15 @@ class OpenVINOPythonOp:
 
     def session(self, checker: Checker, forms: Mapping[str, tuple[str, int]]) -> CompiledSession:
         """The compiled model for these types and ranks of ports for which the configuration leaves several."""
-        config = checker.config
-        ports = port_nodes(checker, forms)
-        node = self._node(list(ports.values()), **config.attributes)
-        names = [output.name for output in self.operation.outputs]
-        model = through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
-        return CompiledSession(checker, self._device.compile(model), names, self._device.feature)
+        config, names = checker.config, [output.name for output in self.operation.outputs]
+
+        def build() -> openvino.Model:
+            ports = port_nodes(checker, forms)
+            node = self._node(list(ports.values()), **config.attributes)
+            return through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
+
+        model = self._device.compiled((config.key, *sorted(forms.items())), build)
+        return CompiledSession(checker, model, names, self._device.feature)
 
 
 class PythonOpSession:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -28,6 +30,8 @@ SHOWN = {
     "threads": "INFERENCE_NUM_THREADS",
     "denormals optimization": "CPU_DENORMALS_OPTIMIZATION",
 }
+
+COMPILED_KEPT = 128  # compiled models of a device: compiling takes as long as hundreds of calls
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _TYPES = {
@@ -115,6 +119,8 @@ class Device:
 
     def __init__(self, feature: str, name: str) -> None:
         self.feature, self.name, self.core = feature, name, openvino.Core()
+        self._lock = Lock()
+        self._compiled: OrderedDict[Hashable, Any] = OrderedDict()
         try:
             supported = self.core.get_property(name, "SUPPORTED_PROPERTIES")
         except RuntimeError as error:
@@ -142,6 +148,22 @@ class Device:
         return (
             f"{openvino.get_version()} ({self.name} {self.environment.get('inference precision', 'precision unknown')})"
         )
+
+    def compiled(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """The compiled model of a key, of those used last; built and compiled when it is not among them.
+
+        Sessions of equal configuration share it, each with requests of its own. Raises as `build` and `compile` do.
+        """
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+        made = self.compile(build())
+        with self._lock:
+            self._compiled[key] = made
+            while len(self._compiled) > COMPILED_KEPT:
+                self._compiled.popitem(last=False)
+        return made
 
     def compile(self, model: Any) -> Any:
         """A compiled model; raises `Unsupported` when the device does not keep to f32."""

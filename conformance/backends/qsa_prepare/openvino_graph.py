@@ -54,7 +54,7 @@ class OpenVINOGraph:
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
-        model = self._device.compile(build_model(checker))
+        model = self._device.compiled(config.key, lambda: build_model(checker))
         return CompiledSession(checker, model, OUTPUTS, self._device.feature)
 
 

@@ -70,12 +70,13 @@ class TransformersModel:
 
 
 class TransformersSession:
-    """The indexer for one set of attributes; it is built for the key width of each call."""
+    """The indexer for one set of attributes; it is built once for every key width."""
 
     def __init__(self, torch: Any, modeling: Any, config: OperationConfig, check: Check) -> None:
         self._torch = torch
         self._modeling = modeling
         self._config, self._check = config, check
+        self._indexers: dict[int, Any] = {}
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call: the eight ports in, the block keys out.
@@ -124,28 +125,30 @@ class TransformersSession:
 
     def _rotated(self, stored: Array, keys: Any, cos: Any, sin: Any, history: _History) -> list[Array]:
         """One run of the model: the keys of every sequence that completes a block, as float32."""
+        from transformers import DynamicCache
+
         torch = self._torch
-        indexer, cache = self._indexer(keys.shape[-1], stored)
+        config = _model_config(self._r, float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)), keys.shape[-1])
+        cache = DynamicCache(config=config)
         if keys.shape[1] > 1:
             cache.update_indexer(keys[:, :-1], 0)
         # Nothing asks for scores, so the query half of the projection is zero
         projected = torch.cat([torch.zeros_like(keys[:, -1:]), keys[:, -1:]], dim=-1)
         mask = torch.from_numpy(history.visible)[:, None, None, :]
         with torch.inference_mode(), self._observed() as rotated:
-            indexer(projected, (cos, sin), mask, cache)
+            self._indexer(keys.shape[-1], config, stored)(projected, (cos, sin), mask, cache)
         return [result.squeeze(1).float().numpy() for result in rotated[1:]]  # the first is the query
 
-    def _indexer(self, Di: int, weight: Array) -> tuple[Any, Any]:
-        """The module with keys handed through and the given stored weight, and an empty cache for it."""
-        from transformers import DynamicCache
-
+    def _indexer(self, Di: int, config: Any, weight: Array) -> Any:
+        """The module with keys handed through and the given stored weight; for one call at a time."""
         torch = self._torch
-        config = _model_config(self._r, float(self._config.attributes.get("epsilon", DEFAULT_EPSILON)), Di)
-        indexer = self._modeling.Qwen4ExpTextQSAIndexer(config, 0).eval()
-        # A product with the unit matrix would spread NaN and infinity over a token; the identity hands rows through
-        indexer.index_qk_proj = torch.nn.Identity()
+        if Di not in self._indexers:
+            self._indexers[Di] = self._modeling.Qwen4ExpTextQSAIndexer(config, 0).eval()
+            # A product with the unit matrix would spread NaN and infinity over a token; the identity hands rows through
+            self._indexers[Di].index_qk_proj = torch.nn.Identity()
+        indexer = self._indexers[Di]
         indexer.k_layernorm.weight = torch.nn.Parameter(torch.from_numpy(weight), requires_grad=False)
-        return indexer, DynamicCache(config=config)
+        return indexer
 
     @contextmanager
     def _observed(self) -> Iterator[list[Any]]:

@@ -74,7 +74,8 @@ class GraphSession:
         index_type = "i32" if inputs["block_indices"].dtype == np.int32 else "i64"
         form = index_type, inputs["scale"].ndim if "scale" in inputs else 0
         if form not in self._requests:
-            compiled = self._device.compile(build_model(self._config, *form))
+            key = self._config.key, *form
+            compiled = self._device.compiled(key, lambda: build_model(self._config, *form))
             names = [port.any_name for port in compiled.inputs]
             self._requests[form] = names, Inputs(compiled.create_infer_request())
         names, bound = self._requests[form]
