@@ -27,15 +27,15 @@ def steps(stop: Node) -> Node:
     return ops.range(zero, ops.squeeze(stop, ints(0)), one, "i32")
 
 
-def divided_with_rest(x: Node, r: int) -> tuple[Node, Node]:
+def divided_with_rest(x: Node, r: Node) -> tuple[Node, Node]:
     """x div r and x mod r, exact up to 2^31. The CPU plug-in divides integers in f32, hence the second step."""
-    near = ops.divide(x, ints(r))
-    rest = ops.subtract(x, ops.multiply(near, ints(r)))  # small, but negative where `near` is too large
-    remainder = ops.floor_mod(rest, ints(r))
-    return ops.add(near, ops.divide(ops.subtract(rest, remainder), ints(r))), remainder
+    near = ops.divide(x, r)
+    rest = ops.subtract(x, ops.multiply(near, r))  # small, but negative where `near` is too large
+    remainder = ops.floor_mod(rest, r)
+    return ops.add(near, ops.divide(ops.subtract(rest, remainder), r)), remainder
 
 
-def divided(x: Node, r: int) -> Node:
+def divided(x: Node, r: Node) -> Node:
     """x div r, exact up to 2^31."""
     return divided_with_rest(x, r)[0]
 

@@ -177,11 +177,20 @@ class Device:
 class CompiledSession:
     """A compiled model as a session: any shapes, one call at a time a request, idle requests kept for the next call."""
 
-    def __init__(self, checker: Checker, compiled: Any, outputs: Sequence[str], adapter: str) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        compiled: Any,
+        outputs: Sequence[str],
+        adapter: str,
+        attributes: Mapping[str, Array] = {},
+    ) -> None:
         """`outputs` are the contract's names of what the backend returns; those the model lacks come back empty.
 
-        `adapter` is the name under which errors of the plug-in are told.
+        `adapter` is the name under which errors of the plug-in are told. `attributes` are the values of the model's
+        inputs that are not ports.
         """
+        self._attributes = attributes
         self.checker, self._adapter = checker, adapter
         self.compiled_model = compiled
         self._ports = [port.any_name for port in compiled.inputs]
@@ -196,7 +205,8 @@ class CompiledSession:
         """One call. Raises `Rejected`; the arrays returned are the caller's own."""
         self.checker.check(inputs)
         bound = self._idle.pop() if self._idle else Inputs(self.compiled_model.create_infer_request())
-        bound.bind(inputs[name] for name in self._ports)
+        given = {**inputs, **self._attributes}
+        bound.bind(given[name] for name in self._ports)
         request = bound.request
         # Output memory is new for every call and belongs to the arrays on it, which is cheaper than a copy.
         for index, (element_type, shape) in enumerate(zip(self._types, self._shapes, strict=True)):

@@ -1,10 +1,13 @@
 """QSAPrepare as a graph of standard OpenVINO operations, run by a plug-in (connect string ``openvino-graph[:DEVICE]``).
 
-One model per configuration, every dimension dynamic. Arithmetic is in f32 with one rounding to T at the end; what is
-carried over is gathered in T. No element that does not count takes part in any arithmetic: rows are picked by index.
+Every dimension is dynamic and the attributes are inputs: one model serves all configurations of its types and features.
+Arithmetic is in f32 with one rounding to T at the end; what is carried over is gathered in T. No element that does not
+count takes part in any arithmetic: rows are picked by index.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import openvino
@@ -17,6 +20,7 @@ from conformance.backends.openvino.runtime import (
     CompiledSession,
     Device,
     model_of,
+    numpy_type,
     port_nodes,
     type_of,
 )
@@ -25,7 +29,11 @@ from conformance.backends.qsa_prepare import OPERATION
 from conformance.backends.qsa_prepare.ports import DEFAULT_EPSILON, OUTPUTS
 from conformance.backends.refusals import Checker
 
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Array
+
 END = 2**31 - 1  # of an axis, for Slice
+ATTRIBUTES = {"key_block_size": "i32", "epsilon": "f32"}
 
 
 class OpenVINOGraph:
@@ -54,12 +62,19 @@ class OpenVINOGraph:
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
-        model = self._device.compiled(config.key, lambda: build_model(checker))
-        return CompiledSession(checker, model, OUTPUTS, self._device.feature)
+        key = config.element_type, config.length_type, config.disabled
+        model = self._device.compiled(key, lambda: build_model(checker))
+        return CompiledSession(checker, model, OUTPUTS, self._device.feature, _attributes(config))
+
+
+def _attributes(config: OperationConfig) -> dict[str, Array]:
+    """The values of the inputs that stand for the attributes, each of shape [1]."""
+    values = {"epsilon": DEFAULT_EPSILON, **config.attributes}
+    return {name: np.array([values[name]], numpy_type(type_of(kind))) for name, kind in ATTRIBUTES.items()}
 
 
 def build_model(checker: Checker) -> openvino.Model:
-    """The model of one configuration under the contract's names, without the ports that are switched off."""
+    """The model for the types and features of a configuration, under the contract's names."""
     return _Graph(checker).model()
 
 
@@ -68,8 +83,10 @@ class _Graph:
 
     def __init__(self, checker: Checker) -> None:
         config = checker.config
-        self.r = int(config.attributes["key_block_size"])
-        self.epsilon = float(config.attributes.get("epsilon", DEFAULT_EPSILON))
+        self.attribute = {name: ops.parameter([1], type_of(kind), name=name) for name, kind in ATTRIBUTES.items()}
+        for name, node in self.attribute.items():
+            node.output(0).set_names({name})
+        self.r, self.epsilon = self.attribute["key_block_size"], self.attribute["epsilon"]
         self.type = type_of(config.element_type)
         self.rotates, self.normalizes = "rope" not in config.disabled, "norm" not in config.disabled
         self.port = port_nodes(checker)
@@ -79,7 +96,7 @@ class _Graph:
         self.lengths()
         self.window()
         outputs = [self.block_index_keys(), self.raw_state(), *([self.rope_state()] if self.rotates else [])]
-        return model_of(self.port, outputs, OUTPUTS, OPERATION)
+        return model_of({**self.port, **self.attribute}, outputs, OUTPUTS, OPERATION)
 
     # Sizes and lengths
 
@@ -89,6 +106,8 @@ class _Graph:
         self.Bp = size(self.port["past_block_index_keys"], 1)
         self.n = steps(self.N)
         self.rows_of_keys = ops.concat([ints(-1), self.Di], 0)
+        self.rows_of_blocks = ops.concat([ints(-1), self.r], 0)
+        self.less_one, self.minus_less_one = ops.subtract(self.r, ints(1)), ops.subtract(ints(1), self.r)
         if self.rotates:
             self.half = ops.divide(size(self.port["past_incomplete_rope"], 1), ints(4))
             self.Dr = ops.add(self.half, self.half)
@@ -131,12 +150,12 @@ class _Graph:
 
     def blocks_in_new_rows(self) -> Node:
         """BLK-2: keys [N * width, Di] of the blocks whose tokens are all new; a sequence may leave some unused."""
-        start = ops.add(ops.subtract(ops.multiply(self.first, ints(self.r)), self.S), self.L)
+        start = ops.add(ops.subtract(ops.multiply(self.first, self.r), self.S), self.L)
         start = ops.add(start, ops.multiply(self.n, self.L))
-        tokens = steps(ops.multiply(self.width, ints(self.r)))
+        tokens = steps(ops.multiply(self.width, self.r))
         last = ops.subtract(ops.multiply(self.N, self.L), ints(1))
         rows = ops.minimum(ops.add(self.column(start), self.row(tokens)), last)
-        rows = ops.reshape(rows, ints(-1, self.r), False)
+        rows = ops.reshape(rows, self.rows_of_blocks, False)
         means = self.means(self.key_rows(self.port["raw_index_keys"]), rows)
         if not self.rotates:
             return self.finished(means)
@@ -151,8 +170,8 @@ class _Graph:
 
     def window(self) -> None:
         """Rows that an open block can lie in: those waiting, the first and the last r - 1 new ones; then zeros."""
-        raw, rows = self.port["raw_index_keys"], self.r - 1
-        first, last = self.slice(raw, ints(0), ints(rows), 1), self.slice(raw, ints(-rows), ints(END), 1)
+        raw = self.port["raw_index_keys"]
+        first, last = self.slice(raw, ints(0), self.less_one, 1), self.slice(raw, self.minus_less_one, ints(END), 1)
         zeros = self.zeros(self.N, ints(1), self.Di)
         window = ops.concat([self.port["past_incomplete_raw_keys"], first, last, zeros], 1)
         width = size(window, 1)
@@ -162,11 +181,11 @@ class _Graph:
 
     def blocks_from_past(self) -> Node:
         """BLK-3, ROT-4: keys [N * heads, Di] of the blocks that began in an earlier call."""
-        j = self.row(steps(ops.multiply(self.heads, ints(self.r))))
+        j = self.row(steps(ops.multiply(self.heads, self.r)))
         q = self.column(self.q)
-        rows = ops.select(ops.less(j, q), j, ops.subtract(ops.add(j, ints(self.r - 1)), q))
+        rows = ops.select(ops.less(j, q), j, ops.subtract(ops.add(j, self.less_one), q))
         rows = ops.add(ops.minimum(rows, self.window_end), self.window_start)
-        means = self.means(self.window_rows, ops.reshape(rows, ints(-1, self.r), False))
+        means = self.means(self.window_rows, ops.reshape(rows, self.rows_of_blocks, False))
         if not self.rotates:
             return self.finished(means)
         rope = ops.gather(self.port["past_incomplete_rope"], steps(ops.multiply(self.N, self.heads)), ints(0))
@@ -205,7 +224,7 @@ class _Graph:
         """NRM-1: 1 / sqrt(mean(m^2) + epsilon), [K, 1]."""
         norm = ops.reduce_l2(m, ints(1), True)
         square = ops.divide(ops.multiply(norm, norm), ops.convert(self.Di, "f32"))
-        root = ops.sqrt(ops.add(square, ops.constant(np.float32(self.epsilon))))
+        root = ops.sqrt(ops.add(square, self.epsilon))
         return ops.divide(ops.constant(np.float32(1)), root)
 
     def scaled(self, m: Node, scale: Node | None, weight: Node | None) -> Node:
@@ -215,7 +234,7 @@ class _Graph:
 
     def raw_state(self) -> Node:
         """STA-1: the raw keys of the open block, zeros behind them."""
-        j, q = ops.constant(np.arange(self.r - 1, dtype=np.int32)[None]), self.column(self.q_after)
+        j, q = self.row(steps(self.less_one)), self.column(self.q_after)
         waited = ops.less(j, ops.subtract(q, self.L))  # more keys are open than there are new ones
         new = ops.minimum(ops.add(ops.subtract(j, q), self.window_end), self.window_end)
         return ops.gather(self.window_rows, ops.add(ops.select(waited, j, new), self.window_start), ints(0))
@@ -224,7 +243,7 @@ class _Graph:
         """STA-2: cos and sin of the open block's first token, zeros when no block is open."""
         past = self.port["past_incomplete_rope"]
         both = size(past, 1)
-        new = [self.slice(self.port[name], ints(1 - self.r), ints(END), 1) for name in ("rope_cos", "rope_sin")]
+        new = [self.slice(self.port[name], self.minus_less_one, ints(END), 1) for name in ("rope_cos", "rope_sin")]
         zeros = self.zeros(self.N, ints(1), both)
         window = ops.concat([ops.unsqueeze(past, ints(1)), ops.concat(new, 2), zeros], 1)
         width = size(window, 1)

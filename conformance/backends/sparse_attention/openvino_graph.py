@@ -142,8 +142,8 @@ def build_model(config: OperationConfig, index_type: str, scale_rank: int) -> op
     Sn = ops.broadcast(length, N)
     token = ops.subtract(ops.unsqueeze(steps(S), ints(0)), ops.unsqueeze(ops.subtract(S, Sn), one))
     valid = ops.greater_equal(token, ints(0))
-    blocks = divided(ops.add(S, ints(r - 1)), r)
-    block = ops.select(valid, divided(ops.maximum(token, ints(0)), r), blocks)
+    blocks = divided(ops.add(S, ints(r - 1)), ints(r))
+    block = ops.select(valid, divided(ops.maximum(token, ints(0)), ints(r)), blocks)
 
     # SEL-1, SEL-4: a mark for every listed block; entries from the count on go to a place behind the last block.
     count = ops.unsqueeze(ops.convert(port["block_count"], "i32"), ints(3))
@@ -157,14 +157,14 @@ def build_model(config: OperationConfig, index_type: str, scale_rank: int) -> op
     marks = ops.select(before, marks, ops.constant(np.int32(0)))
     column = ops.broadcast(ops.unsqueeze(block, ints(1, 2)), ops.concat([N, Hs, Lq, S], 0))
     listed = ops.gather_elements(marks, column, 3)
-    listed = ops.gather(listed, divided(steps(L), qb), ints(2))  # SEL-3
+    listed = ops.gather(listed, divided(steps(L), ints(qb)), ints(2))  # SEL-3
     listed = ops.gather(listed, _group(H, Hs), one)  # SEL-2
     attended = ops.equal(listed, ops.constant(np.int32(1)))  # [N, H, L, S]
     token = ops.unsqueeze(token, ints(1, 2))
     if causal:  # OPN-1, OPN-2
         position = ops.add(ops.unsqueeze(ops.subtract(Sn, L), one), steps(L))
         position = ops.unsqueeze(position, ints(1, 3))
-        whole = divided(ops.maximum(ops.add(position, one), ints(0)), r)
+        whole = divided(ops.maximum(ops.add(position, one), ints(0)), ints(r))
         opens = ops.multiply(whole, ints(r))
         inside = ops.logical_and(ops.greater_equal(token, opens), ops.less_equal(token, position))
         attended = ops.logical_or(ops.logical_and(attended, ops.less(token, opens)), inside)

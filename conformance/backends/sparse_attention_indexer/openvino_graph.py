@@ -112,7 +112,7 @@ def build_model(config: OperationConfig) -> openvino.Model:
     S = ops.broadcast(ops.convert(port["key_length"], "i32"), N)
     first = ops.unsqueeze(ops.subtract(S, L), ints(1))
     ends = ops.maximum(ops.add(ops.add(first, steps(L)), ints(1)), ints(0))
-    visible = divided(ends, r)
+    visible = divided(ends, ints(r))
     column = ops.unsqueeze(visible, ints(1, 3))
     hidden = ops.greater_equal(ops.reshape(steps(B), ints(1, 1, 1, -1), False), column)
     lowest = ops.constant(np.float32(-np.inf))
