@@ -7,6 +7,7 @@ OpenVINO IR. Every model goes through IR before it is compiled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -84,7 +85,7 @@ class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable
 
     def validate_and_infer_types(self) -> None:
         """Raises `Rejected` at "prepare" for what types and static dimensions show to be wrong (ERR-1 to ERR-4)."""
-        refusals.checker(OperationConfig(OPERATION, self._attributes, "f32", "i32", frozenset()))
+        _check_attributes(**self._attributes)
         self.set_output_size(len(OUTPUTS))
         element_type = self._infer_type()
         shapes = {name: self.get_input_partial_shape(index) for index, name in enumerate(PORTS)}
@@ -116,6 +117,11 @@ class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable
             if result.size:
                 _array(tensor)[...] = result
         return True
+
+
+@lru_cache(maxsize=64, typed=True)  # OpenVINO infers shapes at every call
+def _check_attributes(**attributes: Any) -> None:
+    refusals.checker(OperationConfig(OPERATION, attributes, "f32", "i32", frozenset()))
 
 
 def _array(tensor: openvino.Tensor) -> Array:
