@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.backends.protocol import OperationConfig, Rejected, Unsupported, serve_only
 from conformance.errors import UsageError
-from conformance.library.operations import load_operation, own_roots
+from conformance.library.operations import load_operation
 from conformance.spec.expression import evaluate, symbols_of, whole
 from conformance.spec.types import ELEMENT_TYPES, LENGTH_TYPES, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from conformance.backends.protocol import Array
     from conformance.spec.operation import Attribute, Condition, Operation, Port
@@ -54,11 +53,6 @@ def checker(config: OperationConfig, serves: str = "", operation: Operation | No
 
 def operation_called(name: str) -> Operation:
     """The bundled description of an operation. Raises `Unsupported` when there is none."""
-    return _described(name, own_roots())
-
-
-@lru_cache(maxsize=64)  # custom operations ask for it whenever shapes are inferred, which is at every call
-def _described(name: str, _roots: tuple[Path, ...]) -> Operation:
     with suppress(UsageError):
         if (found := load_operation(name)).operation == name:
             return found

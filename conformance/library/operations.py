@@ -122,6 +122,11 @@ def _name_in(path: Path) -> str:
 
 def load_operation(name: str = DEFAULT, root: Path | None = None) -> Operation:
     """An operation of the library, by its folder or its name. Raises `UsageError` or `LibraryError`."""
+    return _found(name, root, own_roots())
+
+
+@lru_cache(maxsize=64)  # custom operations ask for theirs whenever shapes are inferred, which is at every call
+def _found(name: str, root: Path | None, _roots: tuple[Path, ...]) -> Operation:
     return _loaded(*located(name, root))
 
 
