@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 from links import dead_links
-from pages import REPORTS, ROOT, configuration, write_pages
+from pages import REPORTS, ROOT, SITE, configuration, write_pages
 
 
 def main(site: Path) -> int:
@@ -45,4 +45,4 @@ def run(module: str, *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site")))
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else SITE)))

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "build" / "site"  # unless another folder is named
 PATTERNS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "examples/*/README.md")
 REPORTS = "reports/published.md"
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?:#(L\d+)?)?(?=[^)\s]*\))")
