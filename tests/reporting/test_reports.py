@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import msgspec
@@ -376,6 +377,10 @@ class TestSize:
         page = html.page([made(library, outcomes, connect=f"openvino-backend-{i}") for i in range(5)], operation)
         assert len(page.encode()) < 1_000_000
         assert "more are marked in the list of cases" in page
+        assert " more, a line each" in page
+        ids = set(re.findall(r' id="?([^"> ]+)', page))
+        links = set(re.findall(r'<a href="#([^"]+)"', page))
+        assert len(links) > 50 and {unquote(one) for one in links} <= ids, "they lead somewhere without a script"
 
 
 class TestPerformance:
