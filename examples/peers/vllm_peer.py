@@ -1,7 +1,7 @@
 """vLLM's fused kernel of QSAPrepare as a backend, run by Triton's interpreter on a CPU.
 
     pip install --no-deps vllm triton==3.8.0
-    qsa-conformance run -b py:examples/peers/vllm_peer.py:Vllm
+    qsa-conformance run -b py:examples/peers/vllm_peer.py:Vllm --time-limit 1200
 
 `qsa_prepare` of the installed vllm launches its kernel, which finds blocks by position, takes means, normalizes,
 rotates and keeps raw keys in a ring. Replaced is `vllm.triton_utils`, by the installed Triton, as vLLM hides it where
@@ -10,7 +10,7 @@ bf16 numbers wrongly, and other versions do not run this kernel. Ring and cache 
 nothing is computed here.
 
 The kernel is written for bf16, for block sizes and widths that are powers of two, and for half of a key rotated. The
-interpreter takes about a second for a hundred blocks: choose cases with -k.
+interpreter takes about a second for a hundred blocks, and minutes for some cases.
 """
 
 from __future__ import annotations

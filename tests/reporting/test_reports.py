@@ -383,6 +383,19 @@ class TestSize:
         assert len(links) > 50 and {unquote(one) for one in links} <= ids, "they lead somewhere without a script"
 
 
+def test_cases_that_fared_alike_are_told_in_one_line(operation, library):
+    cases = [case for case in library.cases if case.id.startswith("rotation/widths[")][:4]
+    own = Library(operation, tuple(cases), 1)
+    passed = passing(own, connect="a")
+    left = made(own, [outcome(case, "unsupported") for case in cases], connect="b")
+    text = html.page([passed, left], operation)
+    box = text[text.index('id="rotation/widths"') :]
+    assert "<p>✓ a; ○ b" in box and box.count("<li><b>") == 4 and "<th scope=row>" not in box
+    mixed_up = made(own, [outcome(c, "unsupported" if i else "pass") for i, c in enumerate(cases)], connect="b")
+    box = html.page([passed, mixed_up], operation)
+    assert box.count("<th scope=row>") == 4 and "<p>✓ a" not in box
+
+
 class TestPerformance:
     """A row a workload: what is slow is seen by its colour, and no text lies under a line."""
 

@@ -37,6 +37,7 @@ class WrittenCase:
     instances: tuple[Instance, ...]
     result: str
     uniform: bool  # all passed, in all logs that hold them
+    alike: tuple[tuple[str, tuple[int, ...]], ...] = ()  # where all fared the same: signs, and by which logs
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,19 @@ def _written(
         tuple(instances),
         f"✓ {len(cases)}" if passed == len(held) else f"{passed} of {len(held)} ✓",
         passed == len(held),
+        _alike(instances),
     )
+
+
+def _alike(instances: Sequence[Instance]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """What every log says of all these cases, where each says one thing and links to no failure."""
+    if len({one.signs for one in instances}) > 1 or any(link for _, link in instances[0].signs):
+        return ()
+    found: dict[str, list[int]] = {}
+    for index, (sign, _) in enumerate(instances[0].signs):
+        if sign:
+            found.setdefault(sign, []).append(index)
+    return tuple((sign, tuple(logs)) for sign, logs in found.items())
 
 
 def _instance(case: Case, apart: Mapping[str, str], columns: Sequence[Column], detailed: Collection[str]) -> Instance:
