@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ELEMENT_TYPES = ("f32", "f16", "bf16")
 LENGTH_TYPES = ("i32", "i64")
-ISAS = ("automatic", "portable", "avx2", "avx512")
+ISAS = ("automatic", "portable", "avx2", "avx512", "avx512_bf16")
 ALIGNMENT = 64
 
 # What structures of native/*/kernel.hpp are made of.

@@ -1,5 +1,7 @@
 #include "kernel.hpp"
 
+#include <initializer_list>
+
 namespace qsa {
 
 bool runs_here(Isa isa) {
@@ -10,11 +12,18 @@ bool runs_here(Isa isa) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
+#ifdef QSA_AVX512_BF16
+    if (isa == Isa::avx512_bf16) return runs_here(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
+#endif
     return isa == Isa::automatic || isa == Isa::portable;
 }
 
 Isa best_isa() {
-    static const Isa best = runs_here(Isa::avx512) ? Isa::avx512 : runs_here(Isa::avx2) ? Isa::avx2 : Isa::portable;
+    static const Isa best = [] {
+        for (const Isa isa : {Isa::avx512_bf16, Isa::avx512, Isa::avx2})
+            if (runs_here(isa)) return isa;
+        return Isa::portable;
+    }();
     return best;
 }
 

@@ -10,7 +10,7 @@ enum class ElementType { f32, f16, bf16 };
 enum class LengthType { i32, i64 };
 
 // Which code computes the blocks. `automatic` takes the widest that this CPU runs.
-enum class Isa { automatic, portable, avx2, avx512 };
+enum class Isa { automatic, portable, avx2, avx512, avx512_bf16 };
 
 // key_length of sequence n, as it was given.
 std::int64_t key_length(const void* lengths, LengthType type, std::size_t count, std::size_t n);

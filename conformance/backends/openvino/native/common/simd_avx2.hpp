@@ -48,6 +48,11 @@ struct Simd {
         _mm256_storeu_ps(lanes, x);
         return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
     }
+    // The sum of each of four, times a factor.
+    static void store_sums(const Reg (&x)[4], float by, float* to) {
+        const Reg c = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+        _mm_storeu_ps(to, _mm_mul_ps(_mm_set1_ps(by), _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1))));
+    }
 
     // Rows become columns.
     static void transpose(Reg (&x)[8]) {

@@ -35,6 +35,14 @@ struct Simd {
     static unsigned greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
     static float largest(Reg x) { return _mm512_reduce_max_ps(x); }
     static float sum(Reg x) { return _mm512_reduce_add_ps(x); }
+    // The sum of each of four, times a factor.
+    static void store_sums(const Reg (&x)[4], float by, float* to) {
+        const Reg a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        const Reg b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        const Reg c = _mm512_add_ps(pairs<0x44>(a, b), pairs<0xee>(a, b));
+        const __m256 d = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+        _mm_storeu_ps(to, _mm_mul_ps(_mm_set1_ps(by), _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1))));
+    }
 
     // Rows become columns.
     static void transpose(Reg (&x)[16]) {

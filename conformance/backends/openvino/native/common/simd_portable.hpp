@@ -122,6 +122,10 @@ struct Simd {
         for (std::size_t i = 0; i < width; ++i) total += x.lane[i];
         return total;
     }
+    // The sum of each of four, times a factor.
+    static void store_sums(const Reg (&x)[4], float by, float* to) {
+        for (std::size_t i = 0; i < 4; ++i) to[i] = by * sum(x[i]);
+    }
 
     // Rows become columns.
     static void transpose(Reg (&x)[width]) {

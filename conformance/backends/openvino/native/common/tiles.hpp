@@ -1,4 +1,4 @@
-// Products of a few rows with many, for kernels of attention and of its indexer. Every product is summed over its
+// Products of a few rows with many. Every product is summed over its
 // elements in order, one fused step each, so that its bits depend neither on the tile it falls into nor on the number of
 // workers. Included by files that have defined `Simd`.
 #pragma once
@@ -14,20 +14,16 @@ constexpr std::size_t panel_rows = Simd::width;  // rows that become the lanes o
 constexpr int tile_rows = Simd::width == 16 ? 12 : Simd::accumulators == 8 ? 6 : 2;
 
 // `count` rows of `width` elements, at most `panel_rows`, as a panel [width][panel_rows] of f32; other lanes are zero.
-// `next` and `later`, where they are there, are asked for on the way: rows of the panel that comes after, and rows that
-// are of use when all panels are done.
+// Rows of the panel that comes `next`, if there are any, are asked for on the way.
 template <class T>
-inline void pack(const T* const* rows, std::size_t count, std::size_t width, float* panel, const T* const* next = nullptr,
-                 const T* const* later = nullptr) {
+inline void pack(const T* const* rows, std::size_t count, std::size_t width, float* panel, const T* const* next = nullptr) {
     constexpr std::size_t w = Simd::width;
     typename Simd::Reg x[w];
     std::size_t j = 0;
     for (; j + w <= width; j += w) {
         for (std::size_t i = 0; i < w; ++i) {
             x[i] = i < count ? Simd::load(rows[i] + j) : Simd::broadcast(0.0f);
-            if (i >= count || j * sizeof(T) % 64 != 0) continue;
-            if (next != nullptr) __builtin_prefetch(next[i] + j);
-            if (later != nullptr) __builtin_prefetch(later[i] + j, 0, 2);
+            if (next != nullptr && i < count && j * sizeof(T) % 64 == 0) __builtin_prefetch(next[i] + j);
         }
         Simd::transpose(x);
         for (std::size_t i = 0; i < w; ++i) Simd::store(panel + (j + i) * w, x[i]);

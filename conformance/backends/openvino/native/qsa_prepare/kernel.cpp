@@ -163,7 +163,8 @@ BlocksFunction function_of(Isa isa) {
     switch (isa) {
 #ifdef QSA_X86
         case Isa::avx2: return blocks_avx2;
-        case Isa::avx512: return blocks_avx512;
+        case Isa::avx512:
+        case Isa::avx512_bf16: return blocks_avx512;
 #endif
         default: return blocks_portable;
     }

@@ -2,7 +2,8 @@
 //
 // Roofline. A call must read the attended rows of key and value once for every selection that differs, and little else.
 // With the few query heads of a group that share them a decode step is bound by memory, or nearly so: 4*heads operations
-// go with every pair of elements. Logits are kept for `chunk` tokens at a time, so memory does not grow with S.
+// go with every pair of elements. So rows are read where they lie, by dot products and weighted sums over all heads; only
+// what is of a query's own size is copied or converted. Logits are kept for `chunk` tokens at a time, so memory does not grow with S.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +52,7 @@ void attend(const Problem& problem, const Workers& workers, const Options& optio
 // Bytes that any implementation must read and write for this problem.
 std::size_t bytes_to_move(const Problem& problem);
 
-// What an instruction set computes: heads of one query token that share key-value head and selection, against tokens.
+// Heads of one query token that share key-value head and selection, against tokens.
 struct Tile {
     const Problem* problem;
     std::size_t n, l;
@@ -59,24 +60,29 @@ struct Tile {
     const std::size_t* rows;  // [tokens]: rows of key and value
     std::size_t tokens;
     float scale;
-    std::size_t chunk;        // a multiple of 2 * widest, at most `most_chunk`
-    float* queries;           // [heads, E]
-    float* panels;            // [2, E, width]
-    float* logits;            // [heads, chunk]
-    float* largest;           // [heads]: running maximum
-    float* sum;               // [heads]: sum of exp(logit - largest)
-    float* weighted;          // [heads, Ev rounded up to registers]: sum of exp(logit - largest) * value
+    std::size_t chunk;  // a multiple of 2 * widest, at most `most_chunk`
+    float* queries;     // [heads, padded(E)], or the same in less memory where bf16 is multiplied as it is
+    float* logits;      // [heads, chunk]
+    float* largest;     // [heads]: running maximum
+    float* sum;         // [heads]: sum of exp(logit - largest)
+    float* weighted;    // [heads, padded(Ev)]: sum of exp(logit - largest) * value
 };
 
-constexpr std::size_t widest = 16;  // lanes of the widest register
+constexpr std::size_t widest = 16;  // f32 lanes of the widest register
+constexpr std::size_t dot_rows = 4;  // rows of key whose products are taken together
 constexpr std::size_t most_chunk = 1024;
+// The width of a row rounded up to two registers.
 constexpr std::size_t padded(std::size_t width) { return (width + 2 * widest - 1) / (2 * widest) * (2 * widest); }
 
-// Fills `largest`, `sum` and `weighted` from nothing (no tokens: minus infinity and zeros).
-using TileFunction = void (*)(const Tile&, ElementType);
-void tile_portable(const Tile& tile, ElementType type);
-void tile_avx2(const Tile& tile, ElementType type);
-void tile_avx512(const Tile& tile, ElementType type);
+// What an instruction set computes.
+struct Code {
+    // Fills `largest`, `sum` and `weighted` from nothing (no tokens: minus infinity and zeros).
+    void (*compute)(const Tile& tile, ElementType type);
+    // Writes the output of a head of the tile: the sum over `count` parts (each as `weighted` of one head) by their factors.
+    void (*finish)(const Tile& tile, ElementType type, std::size_t head, const float* const* parts, const float* factors,
+                   std::size_t count);
+};
+extern const Code code_portable, code_avx2, code_avx512, code_avx512_bf16;
 
 }  // namespace attention
 }  // namespace qsa

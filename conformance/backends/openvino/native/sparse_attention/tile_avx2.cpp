@@ -2,4 +2,4 @@
 
 #include "tile.hpp"
 
-void qsa::attention::tile_avx2(const Tile& tile, ElementType type) { compute(tile, type); }
+const qsa::attention::Code qsa::attention::code_avx2{compute_tile, finish_head};

@@ -2,4 +2,4 @@
 
 #include "tile.hpp"
 
-void qsa::attention::tile_avx512(const Tile& tile, ElementType type) { compute(tile, type); }
+const qsa::attention::Code qsa::attention::code_avx512{compute_tile, finish_head};

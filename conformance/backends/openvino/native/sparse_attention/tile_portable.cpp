@@ -2,4 +2,4 @@
 
 #include "tile.hpp"
 
-void qsa::attention::tile_portable(const Tile& tile, ElementType type) { compute(tile, type); }
+const qsa::attention::Code qsa::attention::code_portable{compute_tile, finish_head};

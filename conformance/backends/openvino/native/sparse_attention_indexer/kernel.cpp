@@ -14,7 +14,8 @@ TileFunction function_of(Isa isa) {
     switch (isa) {
 #ifdef QSA_X86
         case Isa::avx2: return tile_avx2;
-        case Isa::avx512: return tile_avx512;
+        case Isa::avx512:
+        case Isa::avx512_bf16: return tile_avx512;
 #endif
         default: return tile_portable;
     }

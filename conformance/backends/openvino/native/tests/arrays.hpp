@@ -125,7 +125,8 @@ int failures = 0;
     } while (0)
 
 const char* name_of(Isa isa) {
-    return isa == Isa::portable ? "portable" : isa == Isa::avx2 ? "avx2" : "avx512";
+    const char* const names[] = {"automatic", "portable", "avx2", "avx512", "avx512_bf16"};
+    return names[static_cast<int>(isa)];
 }
 
 }  // namespace

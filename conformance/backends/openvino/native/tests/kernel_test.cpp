@@ -220,7 +220,7 @@ void check_containment(Isa isa, const std::string& label) {
 
 int main() {
     int calls = 0;
-    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
         if (!runs_here(isa)) {
             std::printf("%s does not run on this CPU\n", name_of(isa));
             continue;
