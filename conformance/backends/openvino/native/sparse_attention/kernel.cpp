@@ -68,7 +68,7 @@ std::size_t count_attended(const Problem& p, std::size_t n, std::size_t l, std::
     return total;
 }
 
-constexpr std::size_t most_shares = 1024, units_of_worker = 2;
+constexpr std::size_t most_shares = 1024, units_of_worker = 4;
 
 // Heads of one query token that share key-value head and selection; when there are too few such units for the workers,
 // each is cut into shares of its tokens, and whoever finishes the last share puts them together, in order.
