@@ -32,9 +32,10 @@ OVERTIME = 4
 def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.perf_counter) -> list[list[float]]:
     """Seconds of a call of every target, one sample a round, the targets in turn.
 
-    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A pause and a
-    call that is not counted come before every sample: whoever ran before, its threads no longer spin (OpenMP's do, for
-    some milliseconds after a call), and the caches are as the target itself leaves them.
+    Every target is called to warm up, then until `SAMPLE` tells how often it is repeated in a sample. A pause and as
+    many calls again, which are not counted, come before every sample: whoever ran before, its threads no longer spin
+    (OpenMP's do, for some milliseconds after a call), and the caches are as the target itself leaves them. One call is
+    not enough for that: what it reads moves into the last cache only as later calls drive it out of the others.
     There are at least `LEAST_ROUNDS` rounds, and as many as fit into the seconds; of slow calls at least `FEW_ROUNDS`.
     """
     repeats = [_repeats(target, clock) for target in targets]
@@ -51,7 +52,8 @@ def interleaved(targets: Sequence[Call], seconds: float, clock: Clock = time.per
                 break
             for target, count, times in zip(targets, repeats, samples, strict=True):
                 time.sleep(SETTLE)
-                target()
+                for _ in range(count):
+                    target()
                 start = clock()
                 for _ in range(count):
                     target()
