@@ -65,7 +65,7 @@ void compute_logits(const Tile& tile, const T* keys, const T* const* values, std
             next[j] = keys + tile.rows[std::min(at + 2 * dot_rows, tile.tokens - 1)] * E;
         }
         for (std::size_t j = 0; j < dot_rows; ++j)
-            for (std::size_t column = 0; column < pair; column += line / sizeof(T)) __builtin_prefetch(values[t + j] + column);
+            for (std::size_t k = 0; k < tile.problem->Ev; k += line / sizeof(T)) __builtin_prefetch(values[t + j] + k, 0, 2);
         float* logits = tile.logits + t;
         std::size_t h = 0;
         for (; h + dot_heads <= tile.heads; h += dot_heads)
