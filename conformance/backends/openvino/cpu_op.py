@@ -77,7 +77,6 @@ class OpenVINOCpuOp:
         # is asked before a call, outside the executor.
         self.asks_first = not node and int(threads or cores()) == 1
         self._factory: Any = None
-        self.compiled = lru_cache(maxsize=128)(self._compile)
         # With the hint f16 the plug-in hands f16 tensors to the operation as they are; with f32 it converts every input
         # and output on the way. The operation itself computes in f32 either way.
         native = "FP16" in self._device.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -157,8 +156,11 @@ class OpenVINOCpuOp:
         names = [output.name for output in self.operation.outputs]
         return model_of(nodes, self.node(attributes, nodes).outputs(), names, self.operation.operation)
 
+    def compiled(self, attributes: Attributes, signature: Signature) -> Any:
+        """The compiled model of a signature; sessions of equal configuration share it."""
+        return self._device.compiled((attributes, signature), lambda: self._compile(attributes, signature))
+
     def _compile(self, attributes: Attributes, signature: Signature) -> Any:
-        """The compiled model of a signature; kept, as sessions of equal configuration share it."""
         model = self.model(attributes, signature)
         if any(form and form[0] == "f16" for form in signature) and self._f16_precision == "f16":
             compiled = self._device.core.compile_model(model, "CPU", self._device.hints | {PRECISION: "f16"})

@@ -67,12 +67,13 @@ class OpenVINOPythonOp:
         """The compiled model for these types and ranks of ports for which the configuration leaves several."""
         config, names = checker.config, [output.name for output in self.operation.outputs]
 
-        def build() -> openvino.Model:
+        def make() -> Any:
             ports = port_nodes(checker, forms)
             node = self._node(list(ports.values()), **config.attributes)
-            return through_ir(self._device.core, model_of(ports, node.outputs(), names, self.operation.operation))
+            model = model_of(ports, node.outputs(), names, self.operation.operation)
+            return self._device.compile(through_ir(self._device.core, model))
 
-        model = self._device.compiled((config.key, *sorted(forms.items())), build)
+        model = self._device.compiled((config.key, *sorted(forms.items())), make)
         return CompiledSession(checker, model, names, self._device.feature)
 
 

@@ -149,16 +149,16 @@ class Device:
             f"{openvino.get_version()} ({self.name} {self.environment.get('inference precision', 'precision unknown')})"
         )
 
-    def compiled(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """The compiled model of a key, of those used last; built and compiled when it is not among them.
+    def compiled(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The compiled model of a key, of those used last; made when it is not among them.
 
-        Sessions of equal configuration share it, each with requests of its own. Raises as `build` and `compile` do.
+        Sessions of equal configuration share it, each with requests of its own. Raises as `make` does.
         """
         with self._lock:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
-        made = self.compile(build())
+        made = make()
         with self._lock:
             self._compiled[key] = made
             while len(self._compiled) > COMPILED_KEPT:

@@ -63,7 +63,7 @@ class OpenVINOGraph:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
         key = config.element_type, config.length_type, config.disabled
-        model = self._device.compiled(key, lambda: build_model(checker))
+        model = self._device.compiled(key, lambda: self._device.compile(build_model(checker)))
         return CompiledSession(checker, model, OUTPUTS, self._device.feature, _attributes(config))
 
 

@@ -52,9 +52,11 @@ class OpenVINOPythonOp:
     def prepare(self, config: OperationConfig) -> CompiledSession:
         """Build the model, pass it through IR and compile it; raises `Rejected` for attributes out of range (ERR-1)."""
         checker = refusals.checker(config, OPERATION)
-        core = self._device.core
-        model = self._device.compiled(config.key, lambda: through_ir(core, build_model(checker)))
-        return CompiledSession(checker, model, OUTPUTS, self._device.feature)
+
+        def make() -> Any:
+            return self._device.compile(through_ir(self._device.core, build_model(checker)))
+
+        return CompiledSession(checker, self._device.compiled(config.key, make), OUTPUTS, self._device.feature)
 
 
 def build_model(checker: Checker) -> openvino.Model:

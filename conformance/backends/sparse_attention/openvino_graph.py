@@ -75,7 +75,7 @@ class GraphSession:
         form = index_type, inputs["scale"].ndim if "scale" in inputs else 0
         if form not in self._requests:
             key = self._config.key, *form
-            compiled = self._device.compiled(key, lambda: build_model(self._config, *form))
+            compiled = self._device.compiled(key, lambda: self._device.compile(build_model(self._config, *form)))
             names = [port.any_name for port in compiled.inputs]
             self._requests[form] = names, Inputs(compiled.create_infer_request())
         names, bound = self._requests[form]

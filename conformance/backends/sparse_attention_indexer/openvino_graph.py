@@ -53,7 +53,8 @@ class OpenVINOGraph:
     def prepare(self, config: OperationConfig) -> GraphSession:
         """Build and compile the model; raises `Rejected` for attributes out of range (ERR-1)."""
         refusals.check_attributes(config)
-        return GraphSession(config, self._device.compiled(config.key, lambda: build_model(config)))
+        model = self._device.compiled(config.key, lambda: self._device.compile(build_model(config)))
+        return GraphSession(config, model)
 
 
 class GraphSession:
