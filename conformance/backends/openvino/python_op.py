@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,12 @@ def array_on(tensor: openvino.Tensor) -> Array:
     return array.view(numpy_type(tensor.element_type))
 
 
+@lru_cache(maxsize=64, typed=True)  # OpenVINO infers shapes at every call
+def checker_of(operation: str, /, **attributes: Any) -> Checker:
+    """The checker of an operation's attributes for shape inference. Raises `Rejected` for those out of range."""
+    return refusals.checker(OperationConfig(operation, attributes, "f32", "i32", frozenset()))
+
+
 def infer(
     operation: Operation, attributes: Mapping[str, Any], types: Sequence[Any], shapes: Sequence[Any]
 ) -> list[tuple[Any, Any]]:
@@ -171,8 +178,7 @@ def infer(
     Raises `Rejected` at "prepare": "attribute", "type" for mixed types, "shape" for ranks and
     dimensions that contradict each other.
     """
-    checker = Checker(OperationConfig(operation.operation, attributes, "f32", "i32", frozenset()), operation)
-    checker.check_attributes()
+    checker = checker_of(operation.operation, **attributes)
     symbols: dict[str, Any] = dict(checker.scalars)
     element_type = openvino.Type.dynamic
     for port, given, shape in zip(operation.ports, types, shapes, strict=False):

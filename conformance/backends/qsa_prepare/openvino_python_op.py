@@ -7,7 +7,6 @@ OpenVINO IR. Every model goes through IR before it is compiled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -15,7 +14,7 @@ import numpy as np
 import openvino
 
 from conformance.backends import refusals
-from conformance.backends.openvino.python_op import through_ir
+from conformance.backends.openvino.python_op import checker_of, through_ir
 from conformance.backends.openvino.runtime import URL, CompiledSession, Device, model_of, port_nodes
 from conformance.backends.protocol import BackendInfo, OperationConfig, Rejected
 from conformance.backends.qsa_prepare import OPERATION
@@ -87,7 +86,7 @@ class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable
 
     def validate_and_infer_types(self) -> None:
         """Raises `Rejected` at "prepare" for what types and static dimensions show to be wrong (ERR-1 to ERR-4)."""
-        _check_attributes(**self._attributes)
+        checker_of(OPERATION, **self._attributes)
         self.set_output_size(len(OUTPUTS))
         element_type = self._infer_type()
         shapes = {name: self.get_input_partial_shape(index) for index, name in enumerate(PORTS)}
@@ -119,11 +118,6 @@ class QSAPrepare(openvino.Op):  # type: ignore[misc]  # openvino ships no usable
             if result.size:
                 _array(tensor)[...] = result
         return True
-
-
-@lru_cache(maxsize=64, typed=True)  # OpenVINO infers shapes at every call
-def _check_attributes(**attributes: Any) -> None:
-    refusals.checker(OperationConfig(OPERATION, attributes, "f32", "i32", frozenset()))
 
 
 def _array(tensor: openvino.Tensor) -> Array:
