@@ -26,7 +26,8 @@ from conformance.backends.protocol import Backend, BackendInfo, OperationConfig,
 from conformance.backends.qsa_prepare.peer import Peer as KeyPeer
 from conformance.backends.qsa_prepare.tokens import Tokens
 from conformance.backends.refusals import checker
-from conformance.backends.sparse_attention.tokens import attended_rows, length
+from conformance.backends.sparse_attention.defaults import lengths_of
+from conformance.backends.sparse_attention.tokens import attended_by_rows
 from conformance.backends.sparse_attention_indexer.peer import Peer as SelectionPeer
 
 try:
@@ -156,7 +157,7 @@ class AttentionSession:
         scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else None
         out = np.zeros((N, L, H, Ev), inputs["query"].dtype)
         for n in range(N):
-            tokens, Sn = attended_rows(self._config.attributes, inputs, n), length(inputs, n)
+            tokens, Sn = attended_by_rows(self._config.attributes, inputs, n), int(lengths_of(inputs)[n])
             rows = [row for row in range(L) if len(tokens[row])]  # an empty list is refused
             if not rows:
                 continue

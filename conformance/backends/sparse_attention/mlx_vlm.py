@@ -8,7 +8,6 @@ blocks, those behind the count as a block beyond all keys, and repeats a row for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from conformance.backends import foreign, refusals
 from conformance.backends.mlx.arrays import array_of, mlx, mlx_of
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
 from conformance.backends.sparse_attention import OPERATION
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -78,7 +78,7 @@ class MlxVlmSession:
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call. Raises `Rejected` (ERR-2 to ERR-5), `ForeignError`, `Unsupported` for several selections."""
         self._check(inputs)
-        N, H, L, E = inputs["query"].shape
+        N, H, L, _ = inputs["query"].shape
         S, Ev = inputs["value"].shape[2:]
         if inputs["block_indices"].shape[1] != 1:
             raise Unsupported("selections", "mlx-vlm takes one selection for all heads", URL)
@@ -86,7 +86,7 @@ class MlxVlmSession:
             raise Unsupported("size", "mlx-vlm lists tokens and attends densely on a CPU: too many here", URL)
         out = np.zeros((N, H, L, Ev), inputs["query"].dtype)
         if N and L and S:
-            scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+            scale = scale_of(inputs)
             with foreign.calls(NAME):
                 out = self._attended(inputs, scale)
         return {"attention_output": out}
@@ -98,8 +98,7 @@ class MlxVlmSession:
         mx, r = self._mx, self._r
         N, _, L, _ = inputs["query"].shape
         S = inputs["key"].shape[2]
-        lengths = inputs["key_length"] if "key_length" in inputs else np.array([S])
-        padding = mx.array(S - np.broadcast_to(lengths.astype(np.int32), (N,)))
+        padding = mx.array((S - lengths_of(inputs)).astype(np.int32))
         rows = np.arange(L) // self._qb
         listed, count = (inputs[name][:, 0, rows].astype(np.int32) for name in ("block_indices", "block_count"))
         blocks = mx.array(np.where(np.arange(listed.shape[2]) < count[..., None], listed, S // r + 1))

@@ -7,13 +7,13 @@ takes, and fills the narrower of key and value up with zeros, which change no pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends import foreign, refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 from conformance.backends.sparse_attention.torch_eager import attended_rows
 from conformance.backends.torch.tensors import array_of, one_thread, tensor_of
 
@@ -73,7 +73,7 @@ class NemoSession:
         S, Ev = value.shape[1], value.shape[3]
         if inputs["block_indices"].shape[1] != 1:
             raise Unsupported("selections", "NeMo takes one selection for all heads", URL)
-        scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+        scale = scale_of(inputs)
         wide = max(E, Ev)
         query, key, value = (
             torch.nn.functional.pad(tensor, (0, wide - tensor.shape[3])) for tensor in (query, key, value)
@@ -97,8 +97,7 @@ class NemoSession:
     def _ids(self, inputs: Mapping[str, Array], n: int, L: int, S: int) -> Any:
         """Rows of key and value that each query token attends to, [L, width], -1 where there is none."""
         torch = self._torch
-        lengths = inputs["key_length"].tolist() if "key_length" in inputs else [S]
-        Sn = lengths[n % len(lengths)]
+        Sn = int(lengths_of(inputs)[n])
         tokens = torch.arange(L)
         rows, there = attended_rows(
             torch.from_numpy(inputs["block_indices"][n, 0].astype("int64"))[tokens // self._qb],

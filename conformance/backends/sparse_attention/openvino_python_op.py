@@ -9,6 +9,7 @@ import numpy as np
 
 from conformance.backends.openvino import python_op
 from conformance.backends.sparse_attention import OPERATION
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 from conformance.backends.sparse_attention.tokens import attended
 
 if TYPE_CHECKING:
@@ -26,14 +27,13 @@ def attend(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[s
     """The operation in f32, one query token of one selection after the other; inputs and output as in the contract."""
     query, key, value = inputs["query"], inputs["key"], inputs["value"]
     indices, counts = inputs["block_indices"], inputs["block_count"]
-    (N, H, L, E), (Hkv, S, Ev), Hs = query.shape, value.shape[1:], indices.shape[1]
+    (N, H, L, _), (Hkv, S, Ev), Hs = query.shape, value.shape[1:], indices.shape[1]
     r, qb, causal = int(attributes["key_block_size"]), int(attributes["query_block_size"]), bool(attributes["causal"])
-    lengths = np.broadcast_to(inputs.get("key_length", np.array([S])), (N,)).tolist()
-    scale = np.float32(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else np.float32(1 / np.sqrt(E))
+    factor = np.float32(scale_of(inputs))
     sinks = inputs["sinks"].astype(np.float32) if "sinks" in inputs else np.full(H, -np.inf, np.float32)
     out = np.zeros((N, H, L, Ev), query.dtype)
     key_head = np.arange(H) // (H // Hkv)
-    for n, Sn in enumerate(lengths):
+    for n, Sn in enumerate(lengths_of(inputs).tolist()):
         for row in range(L):
             position = Sn - L + row
             if causal and position < 0:
@@ -48,7 +48,7 @@ def attend(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[s
                 keys = key[n, key_head[heads]][:, rows].astype(np.float32)
                 values = value[n, key_head[heads]][:, rows].astype(np.float32)
                 with np.errstate(all="ignore"):  # NaN, infinity and overflow are values here
-                    z = (keys @ query[n, heads, row].astype(np.float32)[:, :, None])[..., 0] * scale
+                    z = (keys @ query[n, heads, row].astype(np.float32)[:, :, None])[..., 0] * factor
                     most = np.maximum(z.max(axis=1), sinks[heads])[:, None]
                     weights = np.exp(z - most)
                     total = weights.sum(axis=1) + np.exp(sinks[heads] - most[:, 0])

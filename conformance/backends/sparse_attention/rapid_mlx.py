@@ -9,7 +9,6 @@ change no product: the code wants them alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from conformance.backends import foreign, refusals
 from conformance.backends.mlx.arrays import array_of, mlx, mlx_of
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
 from conformance.backends.sparse_attention import OPERATION
-from conformance.backends.sparse_attention.tokens import length
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
@@ -76,7 +75,7 @@ class RapidMlxSession:
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One call. Raises `Rejected` (ERR-2 to ERR-5), `ForeignError`, `Unsupported` for several selections."""
         self._check(inputs)
-        N, H, L, E = inputs["query"].shape
+        N, H, L, _ = inputs["query"].shape
         S, Ev = inputs["value"].shape[2:]
         if inputs["block_indices"].shape[1] != 1:
             raise Unsupported("selections", "Rapid-MLX takes one selection for all heads", URL)
@@ -84,7 +83,7 @@ class RapidMlxSession:
             raise Unsupported("size", "Rapid-MLX lists tokens and attends densely on a CPU: too many here", URL)
         out = np.zeros((N, H, L, Ev), inputs["query"].dtype)
         if N and L and S:
-            scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+            scale = scale_of(inputs)
             with foreign.calls(NAME):
                 out = self._attended(inputs, scale)[..., :Ev]
         return {"attention_output": np.ascontiguousarray(out)}
@@ -119,7 +118,7 @@ class RapidMlxSession:
         L = inputs["query"].shape[2]
         rows = np.arange(L) // self._qb
         listed, count = (inputs[name][:, 0, rows].astype(np.int32) for name in ("block_indices", "block_count"))
-        before = (S - np.array([length(inputs, n) for n in range(N)], np.int32))[:, None, None]
+        before = (S - lengths_of(inputs).astype(np.int32))[:, None, None]
         position = np.arange(S - L, S, dtype=np.int32)[None, :, None] - before
         blocks = (listed[..., None] * r + np.arange(r, dtype=np.int32)).reshape(N, L, -1)
         tail = (position + 1) // r * r + np.arange(r, dtype=np.int32)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conformance.backends.sparse_attention.defaults import lengths_of
+
 if TYPE_CHECKING:
     from conformance.backends.protocol import Array
 
@@ -21,11 +23,11 @@ def attended(listed: Array, r: int, Sn: int, position: int | None) -> Array:
     return np.concatenate([tokens[tokens < opens], np.arange(opens, position + 1)])
 
 
-def attended_rows(attributes: Mapping[str, Any], inputs: Mapping[str, Array], n: int) -> list[Array]:
+def attended_by_rows(attributes: Mapping[str, Any], inputs: Mapping[str, Array], n: int) -> list[Array]:
     """The tokens of sequence n that each of the L query tokens attends to by the first selection; none for padding."""
     r, qb = int(attributes["key_block_size"]), int(attributes.get("query_block_size", 1))
     causal = bool(attributes.get("causal", True))
-    L, Sn = inputs["query"].shape[2], length(inputs, n)
+    L, Sn = inputs["query"].shape[2], int(lengths_of(inputs)[n])
     found = []
     for row in range(L):
         position = Sn - L + row
@@ -35,9 +37,3 @@ def attended_rows(attributes: Mapping[str, Any], inputs: Mapping[str, Array], n:
         listed = inputs["block_indices"][n, 0, row // qb, : int(inputs["block_count"][n, 0, row // qb])]
         found.append(attended(listed, r, Sn, position if causal else None))
     return found
-
-
-def length(inputs: Mapping[str, Array], n: int) -> int:
-    """Sn: how many tokens sequence n has."""
-    N, S = inputs["key"].shape[0], inputs["key"].shape[2]
-    return int(np.broadcast_to(inputs["key_length"], (N,))[n]) if "key_length" in inputs else S

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.backends import refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 from conformance.backends.sparse_attention.dense import DensePart
 from conformance.backends.torch.tensors import URL, array_of, on_threads, one_thread, tensor_of
 
@@ -93,15 +94,13 @@ class TorchSession:
         Hs, _, KB = inputs["block_indices"].shape[1:]
         indices = torch.from_numpy(inputs["block_indices"].astype("int64"))
         counts = torch.from_numpy(inputs["block_count"].astype("int64"))
-        lengths = inputs["key_length"].tolist() if "key_length" in inputs else [S]
-        scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+        scale = scale_of(inputs)
         sinks = tensor_of(inputs["sinks"]).float() if "sinks" in inputs else torch.full((H,), -torch.inf)
         heads = math.gcd(H // Hkv, H // Hs)  # that share key-value head and selection
         width = KB * min(self._r, S) + (min(self._r - 1, S) if self._causal else 0)
         step = max(1, GATHERED // max(1, width * (E + Ev)))
         out = torch.zeros(N, H, L, Ev)
-        for n in range(N):
-            Sn = lengths[n % len(lengths)]
+        for n, Sn in enumerate(lengths_of(inputs).tolist()):
             for first in range(0, H, heads):
                 kv, selection = first // (H // Hkv), first // (H // Hs)
                 keys, values = key[n, kv], value[n, kv]

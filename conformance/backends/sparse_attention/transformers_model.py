@@ -7,13 +7,13 @@ This module states the attended tokens as the mask that the model would make of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conformance.backends import foreign, refusals
 from conformance.backends.protocol import BackendInfo, OperationConfig, Unsupported
+from conformance.backends.sparse_attention.defaults import lengths_of, scale_of
 from conformance.backends.sparse_attention.torch_eager import attended_rows
 from conformance.backends.torch.tensors import array_of, one_thread, tensor_of
 
@@ -76,12 +76,12 @@ class TransformersSession:
         self._check(inputs)
         torch = self._torch
         query, key, value = (tensor_of(inputs[name]) for name in ("query", "key", "value"))
-        N, H, L, E = query.shape
+        N, H, L, _ = query.shape
         _, Hkv, S, Ev = value.shape
         Hs = inputs["block_indices"].shape[1]
         if H * L * S > MOST:
             raise Unsupported("size", f"the model's mask for {L} query tokens and {S} keys would not fit", URL)
-        scale = float(inputs["scale"].reshape(-1)[0]) if "scale" in inputs else 1 / math.sqrt(E)
+        scale = scale_of(inputs)
         out = torch.zeros((N, H, L, Ev), dtype=query.dtype)
         if not S or not L:
             return {"attention_output": array_of(out)}
@@ -117,8 +117,7 @@ class TransformersSession:
     def _mask(self, inputs: Mapping[str, Array], n: int, L: int, S: int) -> Any:
         """The attended tokens of every selection and query token, [Hs, L, S]."""
         torch = self._torch
-        lengths = inputs["key_length"].tolist() if "key_length" in inputs else [S]
-        Sn = lengths[n % len(lengths)]
+        Sn = int(lengths_of(inputs)[n])
         indices = torch.from_numpy(inputs["block_indices"][n].astype("int64"))
         counts = torch.from_numpy(inputs["block_count"][n].astype("int64"))
         tokens = torch.arange(L)

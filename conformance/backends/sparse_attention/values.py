@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.backends.protocol import OperationConfig, Rejected
+from conformance.backends.sparse_attention.defaults import lengths_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,16 +22,16 @@ def check_values(config: OperationConfig, inputs: Mapping[str, Array]) -> None:
     counts, entries = inputs["block_count"].astype(np.int64), inputs["block_indices"]
     if not counts.size:
         return
-    N, L, S = len(counts), inputs["query"].shape[2], inputs["key"].shape[2]
-    lengths = np.broadcast_to(inputs["key_length"].astype(np.int64) if "key_length" in inputs else S, (N,))
+    L = inputs["query"].shape[2]
+    tokens = lengths_of(inputs)
     looked_at = np.ones(counts.shape, dtype=bool)
     if config.attributes["causal"]:
         qb = int(config.attributes["query_block_size"])
         after = np.minimum((np.arange(counts.shape[2]) + 1) * qb, L)
-        looked_at &= (after > np.maximum(L - lengths, 0)[:, None])[:, None, :]
+        looked_at &= (after > np.maximum(L - tokens, 0)[:, None])[:, None, :]
     if (looked_at & ((counts < 0) | (counts > entries.shape[3]))).any():
         raise Rejected("value", "call", ("block_count",))
     counted = looked_at[..., None] & (np.arange(entries.shape[3]) < counts[..., None])
-    blocks = -(-lengths // int(config.attributes["key_block_size"]))
+    blocks = -(-tokens // int(config.attributes["key_block_size"]))
     if (counted & ((entries < 0) | (entries >= blocks[:, None, None, None]))).any():
         raise Rejected("value", "call", ("block_indices",))
