@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
-#include "../common/tiles.hpp"
 #include "kernel.hpp"
+#include "panels.hpp"
 
 namespace {
 

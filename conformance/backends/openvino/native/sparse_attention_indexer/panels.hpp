@@ -1,6 +1,5 @@
-// Products of a few rows with many. Every product is summed over its
-// elements in order, one fused step each, so that its bits depend neither on the tile it falls into nor on the number of
-// workers. Included by files that have defined `Simd`.
+// Products of a few rows with many. Every product is summed over its elements in order, one fused step each, so that its
+// bits depend neither on the tile it falls into nor on the number of workers. Included by files that have defined `Simd`.
 #pragma once
 
 #include <cstddef>
