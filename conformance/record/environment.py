@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +25,11 @@ def environment() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def now() -> str:
+    """The time at which a run begins: ISO 8601, UTC, in whole seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def cpu_name() -> str:

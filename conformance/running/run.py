@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from conformance.backends.embedded import origin
 from conformance.backends.protocol import Backend, BackendInfo, close
 from conformance.judging.engine import Engine, Outcome, Source
 from conformance.library.reading import Library
-from conformance.record.environment import environment
+from conformance.record.environment import environment, now
 from conformance.record.expectations import Expectations, assess
 from conformance.record.log import (
     SCHEMA,
@@ -75,7 +74,7 @@ def header(
         backend=BackendRecord(connect=plan.connect, origin=origin(plan.connect, library.operation.operation), **fields),
         environment=environment() | dict(more or {}),
         argv=tuple(sys.argv[1:]),
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started=now(),
         filters=dict(plan.filters),
         readings=dict(plan.readings),
         seed=seed,

@@ -7,7 +7,6 @@ many threads. How samples are taken is in `sampling`, of what in `contenders`.
 
 from __future__ import annotations
 
-import datetime
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from conformance.backends.protocol import Session, Unsupported
+from conformance.record.environment import now
 from conformance.record.log import PerfRecord
 from conformance.spec.operation import Operation
 from conformance.timing import workloads
@@ -36,11 +36,6 @@ class Timed:
     samples: Sequence[float] = ()
     peak: int | None = None
     says: str = ""
-
-
-def now() -> str:
-    """The time at which a run begins: ISO 8601, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
